@@ -118,13 +118,16 @@ class Context:
         return self.model.graph.opset_imports.get(domain)
 
     def schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
-        """ONNX's schema of a node; for our operators, that of the base operator."""
+        """ONNX's schema of a node; for our operators, that of the base operator; for operators that are newer than the
+        model's opset, that of the pinned one: ONNX's inference ends the process over some that lack operands."""
         op = node.op_type
         if node.domain == build.DOMAIN:
             op = WIDENED[op].base if op in WIDENED else ""
         domain = "" if node.domain == build.DOMAIN else node.domain
         version = self.opset(domain)
-        return schema(domain, op, version) if op and version else None
+        if not op or not version:
+            return None
+        return schema(domain, op, version) or (schema(domain, op, OPSET) if not domain and version < OPSET else None)
 
 
 Found = Iterator[str]

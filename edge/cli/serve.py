@@ -151,15 +151,25 @@ def add(
     days: Annotated[
         float | None, typer.Option("--days", metavar="N", help="Days until it expires; default: never.")
     ] = None,
+    model: Annotated[
+        list[str], typer.Option("--model", metavar="NAME", help="A model it may use, * and ? allowed; repeatable.")
+    ] = ["*"],  # noqa: B006 # typer's way
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", metavar="NAME", help="A device it stands for, * and ? allowed; repeatable."),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", help="Requests per second; default: any number.")
+    ] = None,
     tokens: Tokens = _TOKENS,
     as_json: Json = False,
 ) -> None:
     """Create a token and print it. It is shown only once: the file stores only its hash."""
     from edge.gateway.operate.tokens import add as make
 
-    token = make(tokens, name, scope, days=days)
+    token = make(tokens, name, scope, days=days, models=model, devices=device or (), rate=rate)
     if as_json:
-        emit({"name": name, "scopes": scope, "token": token})
+        emit({"name": name, "scopes": scope, "models": model, "devices": device or [], "rate": rate, "token": token})
     else:
         print(token)
         say(f"allows {', '.join(scope)} at a gateway with --access-tokens {tokens}; it is not shown again")
@@ -184,10 +194,15 @@ def listed(tokens: Tokens = _TOKENS, as_json: Json = False) -> None:
 
     found = read(tokens)
     if as_json:
-        emit({"tokens": [{"name": t.name, "scopes": sorted(t.scopes), "end": t.end} for t in found]})
+        emit({"tokens": [{
+            "name": t.name, "scopes": sorted(t.scopes), "models": t.models, "devices": t.devices, "rate": t.rate,
+            "end": t.end,
+        } for t in found]})  # fmt: skip
         return
-    rows = table("", "name", "scopes", "valid until")
+    rows = table("", "name", "scopes", "models", "devices", "per second", "valid until")
     for token in found:
         end = "" if token.end == float("inf") else datetime.fromtimestamp(token.end, UTC).date().isoformat()
-        rows.add_row(token.name, ", ".join(sorted(token.scopes)), end)
+        rate = "" if token.rate is None else f"{token.rate:g}"
+        words = (token.scopes, token.models, token.devices)
+        rows.add_row(token.name, *(", ".join(sorted(of)) for of in words), rate, end)
     console().print(rows)

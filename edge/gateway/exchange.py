@@ -10,13 +10,15 @@ __all__ = ["Answer", "Ask", "Desk"]
 
 class Ask(NamedTuple):
     """An infer request as received over HTTP. `fields`: header fields by name in lower case; `peer`: the client's
-    address, "" if it has none; `body`: bytes without content coding, which do not change until the answer."""
+    address, "" if it has none; `body`: bytes without content coding, which do not change until the answer;
+    `certificate`: the name in the client's verified certificate, "" without one."""
 
     model: str
     version: str
     fields: Mapping[str, str]
     body: memoryview
     peer: str
+    certificate: str = ""
 
 
 class Answer(NamedTuple):

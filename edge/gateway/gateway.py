@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
@@ -30,7 +30,7 @@ from edge.gateway.models.served import Served, Shapes
 from edge.gateway.models.sources import Files, Folder, Source
 from edge.gateway.models.uploads import files_of
 from edge.gateway.models.watching import SourceState
-from edge.gateway.operate.access import Gate
+from edge.gateway.operate.access import Gate, Grant
 from edge.gateway.operate.exposition import expose
 from edge.gateway.operate.logs import Log, RequestIds
 from edge.gateway.operate.metrics import Gauges, LoopLag, families
@@ -67,6 +67,8 @@ TURN, IDLE_TURNS = 1.0, 5
 whether the gateway is idle and can return memory to the system."""
 
 
+REFUSALS = 5
+"""Refused clients that are logged in a second."""
 LEAST = 1 << 20
 """Bytes that the bodies and replies of all requests may always use."""
 _LEVELS: Mapping[str, str] = {
@@ -118,6 +120,8 @@ class Gateway:
         self._limit = memory_limit()
         self.room = Room(16 * settings.limits.body, self.peers.trusted)
         self._set_budget()
+        self._told, self._tellable, self._untold = 0.0, 0, 0
+        """Of logged refusals: when the present second began, how many more in it, how many were left out."""
         self.idle_evicted: Callable[[], int] = lambda: 0
         """How many idle connections were closed to let others in; set by the server."""
 
@@ -236,18 +240,67 @@ class Gateway:
         if not self.repository.started:
             raise GatewayError(503, "models are being loaded", retry_after=1.0)
         if not self.gate.open:
-            self.gate.check("infer", ask.peer, ask.fields.get("authorization"))
+            with self._telling(ask):
+                grant = self.gate.check("infer", self.client(ask), ask.fields.get("authorization"))
+                grant.demand_model(ask.model)
+                if ask.body:  # a request is counted once, also if it is admitted before its body is read
+                    self.gate.quotas.take(grant)
 
-    def admit(self, fields: Mapping[str, str], peer: str, scope: str) -> None:
-        """Raise GatewayError if the client is not allowed to do this. fields: header fields, in upper or lower case."""
+    def client(self, ask: Ask) -> str:
+        """The client's address."""
+        fields = ask.fields
+        return self.peers.of(ask.peer, fields.get("x-forwarded-for") or fields.get("forwarded"))
+
+    def _demand_device(self, device: str, ask: Ask) -> None:
+        """Raise GatewayError (403), the same for devices that exist and others, unless the client is that device."""
+        with self._telling(ask):
+            if self.settings.access.devices == "certificate":
+                if device != ask.certificate:
+                    raise GatewayError(403, f"your certificate is not that of device {device!r:.80}")
+            elif not self.gate.open:
+                self.gate.check("infer", self.client(ask), ask.fields.get("authorization")).demand_device(device)
+
+    @contextlib.contextmanager
+    def _telling(self, ask: Ask) -> Iterator[None]:
+        """Log a refusal."""
         try:
-            forwarded = fields.get("Forwarded") or fields.get("X-Forwarded-For")
-            self.gate.check(
-                scope, peer, fields.get("Authorization"), fields.get("Origin"), fields.get("Host"), forwarded
-            )
+            yield
+        except GatewayError as error:
+            self.told_refusal(f"infer {ask.model}", self.client(ask), error)
+            raise
+
+    def admit(self, fields: Mapping[str, str], peer: str, scope: str, model: str = "", what: str = "") -> Grant:
+        """What the client may do. fields: header fields, in upper or lower case; model: that the request names, if any;
+        what: of the request, for the log. Raises GatewayError if it is not allowed to do this."""
+        forwarded = fields.get("X-Forwarded-For") or fields.get("Forwarded")
+        client = self.peers.of(peer, forwarded)
+        try:
+            grant = self.gate.check(
+                scope, client, fields.get("Authorization"), fields.get("Origin"), fields.get("Host"),
+                forwarded if client == peer else None,
+            )  # fmt: skip
+            if model:
+                grant.demand_model(model)
         except GatewayError as error:
             self.statistics.refused[scope, error.status] += 1
+            self.told_refusal(what or scope, client, error)
             raise
+        return grant
+
+    def told_refusal(self, what: str, peer: str, error: GatewayError) -> None:
+        """Log that a client was refused access; of many at once, a few a second, and how many were left out."""
+        if error.status not in (401, 403, 429):
+            return
+        now = perf_counter()
+        if now - self._told > 1:
+            self._told, self._tellable = now, REFUSALS
+        if not self._tellable:
+            self._untold += 1
+            return
+        self._tellable -= 1
+        more = {"left_out": self._untold} if self._untold else {}
+        self._untold = 0
+        self.log.event("warning", "access refused", asked=what, peer=peer, status=error.status, why=str(error), **more)
 
     def allowed_origin(self, origin: str | None) -> str | None:
         """The origin, if a browser may let its pages read replies; else None."""
@@ -263,10 +316,12 @@ class Gateway:
         finally:
             self._waiting -= 1
 
-    def at_hand(self, job: Job, served: Served) -> bool:
+    def at_hand(self, job: Job, served: Served, ask: Ask) -> bool:
         """Whether the version for a job that names a device is in memory. If the device has no personal version, the
-        job is changed to use the common model, with a note in its reply. Raises GatewayError (400)."""
+        job is changed to use the common model, with a note in its reply. Raises GatewayError: 400 for an invalid name,
+        403 for a device that the client is not."""
         check_device(job.device)
+        self._demand_device(job.device, ask)
         if self.personal is None:
             job.device, job.notes["personal"] = "", GLOBAL.note
             return True
@@ -298,7 +353,9 @@ class Gateway:
         if self.log.wants_request(status_):
             more = {"trace": context.trace} if context is not None else {}
             path = f"/v2/models/{ask.model}/infer"
-            self.log.request(identity, "POST", path, status_, seconds, ask.peer, **more)
+            if not self.gate.open:
+                more["who"] = self.gate.who(ask.fields.get("authorization"))
+            self.log.request(identity, "POST", path, status_, seconds, self.client(ask), **more)
 
     def bug(self, error: BaseException, where: str, **facts: Any) -> None:
         """Report an internal error: the details go to the log, not to clients."""
@@ -419,6 +476,21 @@ class Gateway:
         return Key(served.name, served.version, signature, number), served.streams[signature]
 
     # -- management ----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def audited(self, action: str, model: str, who: str, peer: str) -> AsyncIterator[None]:
+        """Log who asked for a change, and its outcome."""
+        begun, outcome = perf_counter(), "cancelled"
+        try:
+            yield
+            outcome = "done"
+        except GatewayError as error:
+            outcome = f"{error.status}: {error}"
+            raise
+        finally:
+            level = "info" if outcome == "done" else "warning"
+            seconds = round(perf_counter() - begun, 3)
+            self.log.event(level, action, model=model, who=who, peer=peer, outcome=outcome, seconds=seconds)
 
     async def load(self, name: str, given: Mapping[str, Any]) -> None:
         """Execute a load request, given its body. Raises GatewayError."""

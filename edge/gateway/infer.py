@@ -63,8 +63,8 @@ class Host(Protocol):
         """Call a function on another thread."""
         raise NotImplementedError
 
-    def at_hand(self, job: Job, served: Served) -> bool:
-        """Whether the version for a job that names a device is in memory."""
+    def at_hand(self, job: Job, served: Served, ask: Ask) -> bool:
+        """Whether the version for a job that names a device is in memory, and the client is that device."""
         raise NotImplementedError
 
     async def fetch(self, job: Job, served: Served) -> None:
@@ -179,7 +179,7 @@ class Exchange:
             deadline=self._arrived + timeout * 1e-6 if timeout else inf,
             device=ask.fields.get(DEVICE) or parameters.get("device", ""),
         )
-        if _piped(served, job.signature) or (job.device and not self._gateway.at_hand(job, served)):
+        if _piped(served, job.signature) or (job.device and not self._gateway.at_hand(job, served, ask)):
             self._later(self._prepare, served, job)
         else:
             self._submit(served, job)
@@ -187,7 +187,7 @@ class Exchange:
     async def _prepare(self, served: Served, job: Job) -> None:
         """Run the pre-processing, on another thread."""
         gateway = self._gateway
-        if job.device and not gateway.at_hand(job, served):
+        if job.device and not gateway.at_hand(job, served, self._ask):
             await gateway.fetch(job, served)
         if _piped(served, job.signature):
             refusal = gateway.scheduler.full(served.name)  # first: no image is decoded for a refused request

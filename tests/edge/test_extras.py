@@ -28,7 +28,8 @@ def test_a_device_installs_numpy_alone() -> None:
 
 def test_the_extra_all_is_everything_except_cuda_and_some_others() -> None:
     (everything,) = OPTIONAL["all"]
-    assert set(re.findall(r"\[(.*)\]", everything)[0].split(",")) == set(EXTRAS) - {"otel", "peers", "ray", "torch"}
+    left_out = {"oidc", "otel", "peers", "ray", "torch"}
+    assert set(re.findall(r"\[(.*)\]", everything)[0].split(",")) == set(EXTRAS) - left_out
     assert not any("cuda" in requirement for name in ("all", "dev", *EXTRAS) for requirement in OPTIONAL[name])
 
 

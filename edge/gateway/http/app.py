@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,9 @@ from edge.gateway.http.bodies import object_in, read_body
 from edge.gateway.http.compression import compressed
 from edge.gateway.http.crowd import Crowd
 from edge.gateway.models.entry import Asleep
+from edge.gateway.operate.access import Grant, matches
 from edge.gateway.operate.room import Held
+from edge.gateway.operate.tls import certificate_name
 from edge.gateway.pages.operations import OPERATIONS, REQUEST_HEADERS, Operation
 from edge.gateway.pages.page import Page, explore_page, status_page
 from edge.gateway.sequences.registry import Key
@@ -44,6 +47,8 @@ _LATE = (
     b"HTTP/1.1 408 Request Timeout\r\nServer: msedge\r\nConnection: close\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(_LATE_BODY), _LATE_BODY)
 )
+_GRANT: ContextVar[Grant] = ContextVar("grant")
+"""What the client of the present request may do."""
 _REASONS = {405: "the method {method} is not allowed at this address", 404: "there is no resource at {path}"}
 
 
@@ -258,6 +263,7 @@ def behind_http(gateway: Gateway, handler: Handler) -> Handler:
             except Exception as error:  # request: answered with 500, logged
                 gateway.bug(error, f"{request.method!a:.20} {request.path!a:.200}")
                 reply = _json({"error": "internal server error; the gateway's log has the details"}, 500)
+        reply.headers["Server"] = SERVER
         reply.force_close()
         return reply
 
@@ -289,7 +295,12 @@ class _Handlers:
             return method
 
         async def handler(request: web.Request) -> web.StreamResponse:
-            self._gateway.admit(request.headers, self._peer(request), operation.scope)
+            model, what = request.match_info.get("name", ""), f"{request.method} {request.path}"
+            grant = self._gateway.admit(request.headers, request.remote or "", operation.scope, model, what)
+            if operation.scope == "manage":
+                async with self._gateway.audited(operation.name, model, grant.name, self._peer(request)):
+                    return await method(request)
+            _GRANT.set(grant)
             return await method(request)
 
         return handler
@@ -298,7 +309,8 @@ class _Handlers:
         if getattr(request.protocol, "reserved", False):
             raise GatewayError(503, "the limit of open connections is reached", retry_after=1.0)
         fields = {name.lower(): value for name, value in request.headers.items()}
-        empty = Ask(*_named(request), fields, memoryview(b""), self._peer(request))
+        certificate = certificate_name(request.get_extra_info("peercert"))
+        empty = Ask(*_named(request), fields, memoryview(b""), request.remote or "", certificate)
         refusal = self._gateway.greet(empty)  # before any of the body is read
         if refusal is not None:
             return _response(refusal)
@@ -390,7 +402,8 @@ class _Handlers:
         ready = found.get("ready", False)
         if not isinstance(ready, bool):
             raise GatewayError(400, f"ready: expected true or false, got {ready!r}")
-        return _json(self._gateway.repository.index(ready_only=ready))
+        rows, patterns = self._gateway.repository.index(ready_only=ready), _GRANT.get().models
+        return _json([row for row in rows if matches(row["name"], patterns)])
 
     async def load(self, request: web.Request) -> web.Response:
         limits, name = self._limits, request.match_info["name"]

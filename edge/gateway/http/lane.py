@@ -25,6 +25,7 @@ from edge.gateway.http.crowd import Crowd
 from edge.gateway.http.heads import LONGEST, Head, Heads
 from edge.gateway.operate.room import TEXT, Held, Room
 from edge.gateway.operate.settings import Limits
+from edge.gateway.operate.tls import certificate_name
 
 if TYPE_CHECKING:
     from edge.gateway.http.app import JsonHandler
@@ -149,6 +150,8 @@ class Lane(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""
+        certificate = transport.get_extra_info("peercert")
+        self._certificate = certificate_name(certificate) if certificate else ""
         if why := self._lanes.crowd.join(self):
             self._write(_busy(why), keep=False)
 
@@ -266,13 +269,14 @@ class Lane(asyncio.BufferedProtocol):
         """Allocate memory for a large body so that tensors after its JSON are aligned and can be read in place. The
         client's access and the memory budget are checked before any of it is read."""
         length, lanes = head.length, self._lanes
-        refusal = lanes.desk.greet(Ask(head.model, head.version, head.fields, _EMPTY, self.peer))
+        ask = Ask(head.model, head.version, head.fields, _EMPTY, self.peer, self._certificate)
+        refusal = lanes.desk.greet(ask)
         if refusal is None:
             self._held = lanes.room.enter(self.peer, lanes.limits.body_seconds, self._late)
             try:
                 self._held.reach(length * (1 if "inference-header-content-length" in head.fields else TEXT))
             except GatewayError as error:
-                refusal = lanes.desk.refusal(Ask(head.model, head.version, head.fields, _EMPTY, self.peer), error)
+                refusal = lanes.desk.refusal(ask, error)
         if refusal is not None:
             self._refuse(refusal)
             return False
@@ -315,7 +319,7 @@ class Lane(asyncio.BufferedProtocol):
         if self._held is not None:
             self._held.waits = False
         body = (self._view if self._body is None else self._body)[self._start : self._need]
-        ask = Ask(head.model, head.version, head.fields, body, self.peer)
+        ask = Ask(head.model, head.version, head.fields, body, self.peer, self._certificate)
         cancel = self._lanes.desk.infer(ask, self._reply)
         if self._busy:
             self._cancel = cancel

@@ -117,6 +117,12 @@ class Access(_Section, frozen=True):
 
     tokens: Path = ""
     """File of tokens (`msedge token add`); if set, every inference needs a token with the scope `infer`."""
+    issuer: Url = ""
+    """OpenID Connect: the issuer of signed tokens (JWT) that are accepted too; its keys are read from it."""
+    audience: str = ""
+    """The audience that such tokens must be made for; needed with `issuer`."""
+    devices: Literal["token", "certificate"] = "token"
+    """What says which device a client is: its token (`msedge token add --device`), or the name in its certificate."""
     management: Literal["loopback", "token", "off"] = "loopback"
     """Who may load and unload models: clients on this machine; holders of a token with `manage`; nobody."""
     metrics: Literal["open", "loopback", "token", "off"] = "open"
@@ -197,9 +203,13 @@ class Settings(_Section, frozen=True):
             raise GatewayError(500, f"tls.{missing}: expected a file, as tls.{there} has one, got none")
         if self.tls.client_ca and not self.tls.certificate:
             raise GatewayError(500, "tls.client_ca: expected tls.certificate and tls.key beside it, got neither")
+        if bool(self.access.issuer) != bool(self.access.audience):
+            raise GatewayError(500, "access: expected issuer and audience together, got one of them")
+        if self.access.devices == "certificate" and not self.tls.client_ca:
+            raise GatewayError(500, 'access.devices: "certificate" expects tls.client_ca, got none')
         for key, who in (("management", self.access.management), ("metrics", self.access.metrics)):
-            if who == "token" and not self.access.tokens:
+            if who == "token" and not (self.access.tokens or self.access.issuer):
                 raise GatewayError(
-                    500, f'access.{key}: "token" expects a file in access.tokens, got none; '
+                    500, f'access.{key}: "token" expects a file in access.tokens, or access.issuer, got none; '
                     "`msedge token add NAME` creates one"
                 )  # fmt: skip

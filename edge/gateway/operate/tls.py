@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
-from typing import NoReturn
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NoReturn
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.operate.settings import Tls
 
-__all__ = ["Certificates"]
+__all__ = ["Certificates", "certificate_name"]
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Ciphers for TLS 1.2: forward secrecy and authenticated encryption, as in Mozilla's "intermediate" list without DHE.
@@ -22,18 +26,25 @@ class Certificates:
 
     def __init__(self, tls: Tls) -> None:
         self._tls, self._stamp = tls, _stamp(tls)
+        self.expires = _expires(tls)
+        """When the certificate in use expires, in seconds since 1970."""
         self._current = _context(tls)
         self.context = _context(tls)
         self.context.sni_callback = self._choose
 
     def refresh(self) -> bool:
         """Read the files again if they changed; returns whether they had. Raises GatewayError, once per change, if they
-        are invalid: then the earlier ones stay in use."""
+        are invalid or have expired: then the earlier ones stay in use."""
         stamp = _stamp(self._tls)
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        self._current = _context(self._tls)
+        made, expires = _context(self._tls), _expires(self._tls)
+        if expires < time.time() and expires < self.expires:
+            when = datetime.fromtimestamp(expires, UTC).isoformat(sep=" ", timespec="minutes")
+            raise GatewayError(500, f"tls: the new certificate in {self._tls.certificate!r} expired at {when}; the one"
+                               " before stays in use")  # fmt: skip
+        self._current, self.expires = made, expires
         return True
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
@@ -56,6 +67,27 @@ def _context(tls: Tls) -> ssl.SSLContext:
     if tls.client_ca:
         _demand_clients(context, tls.client_ca)
     return context
+
+
+def certificate_name(certificate: Mapping[str, Any] | None) -> str:
+    """The name in a verified client certificate, as `getpeercert` returns it: the first DNS name or URI of its subject
+    alternative names, else its common name; "" if there is none."""
+    if not certificate:
+        return ""
+    for kind, text in certificate.get("subjectAltName", ()):
+        if kind in ("DNS", "URI"):
+            return str(text)
+    return next((str(text) for part in certificate.get("subject", ()) for key, text in part if key == "commonName"), "")
+
+
+def _expires(tls: Tls) -> float:
+    """When the first certificate in the file expires, in seconds since 1970."""
+    from ssl import _ssl  # type: ignore[attr-defined]  # what the ssl module's own tests decode files with
+
+    try:
+        return float(ssl.cert_time_to_seconds(_ssl._test_decode_cert(tls.certificate)["notAfter"]))
+    except (OSError, ValueError, KeyError):
+        return math.inf
 
 
 def _demand_clients(context: ssl.SSLContext, authorities: str) -> None:

@@ -23,7 +23,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct, to_builtins
 
 from edge.gateway.errors import GatewayError
 from federated.tables import Reader
@@ -49,11 +49,18 @@ def _hex(size: int) -> str:
 
 
 
+_Patterns = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=256, description="a name or a pattern")], ...],
+    Meta(description="a list of names or patterns"),
+]
 _Time = Annotated[float, Meta(gt=-1e12, lt=1e12, description="seconds since 1970")]
 
 
-class Token(Struct, frozen=True, forbid_unknown_fields=True):
-    """A token's entry in the file. created, expires: seconds since 1970; expires None: never. salt, digest: hex."""
+class Token(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A token's entry in the file. created, expires: seconds since 1970; expires None: never. salt, digest: hex.
+
+    models, devices: what it may ask for, as names or patterns with * and ?; rate: requests per second, None: any.
+    """
 
     id: Annotated[str, Meta(pattern=_hex(6), description="12 hexadecimal digits")]
     name: Annotated[str, Meta(pattern=rf"\A{_NAME.pattern}\Z", description="up to 64 letters, digits and ._@-")]
@@ -62,6 +69,9 @@ class Token(Struct, frozen=True, forbid_unknown_fields=True):
     expires: _Time | None
     salt: Annotated[str, Meta(pattern=_hex(16), description="32 hexadecimal digits")]
     digest: Annotated[str, Meta(pattern=_hex(32), description="64 hexadecimal digits")]
+    models: _Patterns = ("*",)
+    devices: _Patterns = ()
+    rate: Annotated[float, Meta(gt=0, lt=1e9, description="requests per second")] | None = None
 
     @property
     def end(self) -> float:
@@ -77,9 +87,18 @@ class _File(Struct):
 _READ = Reader(partial(GatewayError, 500), "`msedge token add` creates one", lambda value: "another value")
 
 
-def add(path: str | os.PathLike[str], name: str, scopes: Iterable[str], *, days: float | None = None) -> str:
+def add(
+    path: str | os.PathLike[str],
+    name: str,
+    scopes: Iterable[str],
+    *,
+    days: float | None = None,
+    models: Iterable[str] = ("*",),
+    devices: Iterable[str] = (),
+    rate: float | None = None,
+) -> str:
     """Create a token, write its hash into the file (created if necessary, readable only by its owner), and return it;
-    it cannot be read again later. days: until it expires; None: never.
+    it cannot be read again later. days: until it expires; None: never. models, devices, rate: see `Token`.
 
     Raises GatewayError for a name in use, for unknown scopes, and for an invalid file.
     """
@@ -90,6 +109,8 @@ def add(path: str | os.PathLike[str], name: str, scopes: Iterable[str], *, days:
         raise GatewayError(400, f"name: expected up to 64 letters, digits and ._@-, got {name!r}")
     if days is not None and not (isfinite(days) and days > 0):
         raise GatewayError(400, f"days: expected more than 0, got {days!r}")
+    if rate is not None and not 0 < rate < 1e9:
+        raise GatewayError(400, f"rate: expected more than 0 requests per second, got {rate!r}")
     with _locked(path):
         tokens = listed(path) if os.path.exists(path) else ()
         if any(token.name == name for token in tokens):
@@ -97,7 +118,11 @@ def add(path: str | os.PathLike[str], name: str, scopes: Iterable[str], *, days:
         identity, secret, salt = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_bytes(16)
         now = time.time()
         ends = None if days is None else now + days * DAY
-        _write(path, (*tokens, Token(identity, name, wanted, now, ends, salt.hex(), _digest(secret, salt).hex())))
+        digest = _digest(secret, salt).hex()
+        made = Token(
+            identity, name, wanted, now, ends, salt.hex(), digest, tuple(models), tuple(devices), rate
+        )  # fmt: skip
+        _write(path, (*tokens, made))
     return f"{PREFIX}{identity}_{secret}"
 
 
@@ -151,7 +176,7 @@ def _digest(secret: str, salt: bytes) -> bytes:
 
 
 def _write(path: str | os.PathLike[str], tokens: Iterable[Token]) -> None:
-    words = {"format": 1, "tokens": [structs.asdict(token) for token in tokens]}
+    words = {"format": 1, "tokens": [to_builtins(token) for token in tokens]}
     new = not os.path.exists(path)
     write_atomically(path, json.dumps(words, indent=1).encode() + b"\n", _Unwritten)
     if new:

@@ -121,3 +121,13 @@ def test_a_kernel_has_a_size_for_every_axis_of_the_picture():
     model = valid()
     add(model, "AveragePool", [model.graph.inputs[0]], kernel_shape=[3, 3])
     assert any("expected 0 sizes for an input of rank 2, got [3, 3]" in text for text in spec.violations(model))
+
+
+def test_an_operator_newer_than_the_opset_has_its_operands():
+    """ONNX's inference ends the process over a RegexFullMatch without one."""
+    node = onnx.helper.make_node("RegexFullMatch", [""], ["y"], pattern="a")
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.BOOL, [2])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [y]),
+                                   opset_imports=[onnx.helper.make_opsetid("", 14)])  # fmt: skip
+    with pytest.raises(ConvertError, match="expected 1 inputs, got 0"):
+        convert(model)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.operate import tokens
-from edge.gateway.operate.access import Gate, Guesses, Keyring
+from edge.gateway.operate.access import ANYBODY, Gate, Guesses, Keyring, Quotas
 from edge.gateway.operate.settings import Access
 
 
@@ -76,7 +77,7 @@ def test_scopes(path: Path) -> None:
     for has, authorization in shown.items():
         for wants in tokens.SCOPES:
             assert status_of(gate, wants, authorization=authorization) == (200 if has == wants else 403)
-    assert gate.check("infer", "10.0.0.1", shown["infer"]) == "infer"
+    assert gate.check("infer", "10.0.0.1", shown["infer"]).name == "infer"
     assert status_of(gate, "infer") == 401
 
 
@@ -173,3 +174,47 @@ def test_guesses_take_bounded_memory() -> None:
         guesses.failed(f"10.0.{peer >> 8}.{peer & 255}", 0.0)
     assert len(guesses._peers) == 4096
     assert guesses.wait("10.0.39.15", 0.0) > 0
+
+
+def test_wrong_tokens_lock_nobody_else_out(path: Path) -> None:
+    """Ten wrong tokens once refused good ones of the same address, such as a proxy's."""
+    shown = f"Bearer {tokens.add(path, 'camera', ['infer'])}"
+    gate = Gate(Access(tokens=str(path)))
+    found = [status_of(gate, "infer", authorization=f"Bearer msedge_{i:012d}_x") for i in range(20)]
+    assert found[:10] == [401] * 10 and 429 in found
+    assert status_of(gate, "infer", authorization=shown) == 200
+
+
+def test_models_and_devices_of_a_token(path: Path) -> None:
+    tokens.add(path, "any", ["infer"])
+    shown = f"Bearer {tokens.add(path, 'cam', ['infer'], models=['digits', 'wake-*'], devices=['cam-?'])}"
+    grant = Gate(Access(tokens=str(path))).check("infer", "10.0.0.1", shown)
+    for model, status in (("digits", 200), ("wake-1", 200), ("other", 403), ("digits2", 403)):
+        assert refused(lambda model=model: grant.demand_model(model)) == status
+    for device, status in (("cam-1", 200), ("cam-10", 403), ("other", 403), ("", 403)):
+        assert refused(lambda device=device: grant.demand_device(device)) == status
+    (plain, _) = tokens.listed(path)
+    assert (plain.models, plain.devices, plain.rate) == (("*",), (), None)
+
+
+def refused(what: Callable[[], object]) -> int:
+    try:
+        what()
+    except GatewayError as error:
+        return error.status
+    return 200
+
+
+def test_requests_per_second() -> None:
+    now = 0.0
+    quotas = Quotas(lambda: now)
+    grant = ANYBODY._replace(rate=2.0)
+    assert [refused(lambda: quotas.take(grant)) for _ in range(4)] == [200, 200, 429, 429]
+    with pytest.raises(GatewayError) as error:
+        quotas.take(grant)
+    assert error.value.retry_after == pytest.approx(0.5)
+    now = 0.5
+    assert [refused(lambda: quotas.take(grant)) for _ in range(2)] == [200, 429]
+    now = 100.0
+    assert [refused(lambda: quotas.take(grant)) for _ in range(3)] == [200, 200, 429]
+    assert [refused(lambda: quotas.take(ANYBODY)) for _ in range(100)] == [200] * 100

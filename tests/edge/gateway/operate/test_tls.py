@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,12 +15,12 @@ import pytest
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.operate.settings import Tls
-from edge.gateway.operate.tls import Certificates
+from edge.gateway.operate.tls import Certificates, certificate_name
 
 x509 = pytest.importorskip("cryptography.x509")
 
 
-def make(folder: Path, name: str, password: bytes | None = None) -> tuple[str, str]:
+def make(folder: Path, name: str, password: bytes | None = None, days: float = 1) -> tuple[str, str]:
     """A self-signed certificate for 127.0.0.1 and its key, both PEM."""
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,7 +30,7 @@ def make(folder: Path, name: str, password: bytes | None = None) -> tuple[str, s
     built = (
         x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now - timedelta(days=9)).not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
         .add_extension(x509.BasicConstraints(True, None), True)
     ).sign(key, hashes.SHA256())  # fmt: skip
@@ -170,3 +171,24 @@ def test_files_that_are_wrong(tmp_path: Path, what: str) -> None:
     match = {"password": "the key has a password", "authority": "tls.client_ca"}.get(what, "tls: expected")
     with pytest.raises(GatewayError, match=match):
         Certificates(Tls(certificate, key, authority))
+
+
+def test_an_expired_certificate_does_not_replace_a_valid_one(tmp_path: Path) -> None:
+    certificate, key = make(tmp_path, "a", days=5)
+    served = Certificates(Tls(certificate=certificate, key=key))
+    assert abs(served.expires - time.time() - 5 * 86_400) < 120
+    before = Path(certificate).read_bytes()
+    make(tmp_path, "a", days=-1)
+    with pytest.raises(GatewayError, match="the new certificate in .* expired at .*; the one before stays in use"):
+        served.refresh()
+    assert served.expires > time.time() and Path(certificate).read_bytes() != before
+    make(tmp_path, "a", days=7)
+    assert served.refresh() and served.expires > time.time() + 6 * 86_400
+
+
+def test_the_name_in_a_certificate() -> None:
+    subject = ((("organizationName", "o"),), (("commonName", "cam-1"),))
+    assert certificate_name(None) == certificate_name({}) == ""
+    assert certificate_name({"subject": subject}) == "cam-1"
+    assert certificate_name({"subject": subject, "subjectAltName": (("IP Address", "10.0.0.1"),)}) == "cam-1"
+    assert certificate_name({"subject": subject, "subjectAltName": (("URI", "spiffe://x/cam-2"),)}) == "spiffe://x/cam-2"
