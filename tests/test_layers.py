@@ -13,7 +13,7 @@ from tests.sources import ROOT, parsed, sources
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer",
-             "PIL", "aiohttp", "msgspec", "opentelemetry", "orjson"},
+             "PIL", "aiohttp", "jwt", "msgspec", "opentelemetry", "orjson"},
     "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes",
               "msgspec", "numpy", "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn", "tensorboardX"},
     "federated": {"cryptography", "flwr", "msgspec", "numpy"},
@@ -86,6 +86,7 @@ ONLY = {
     "flwr": (TRANSPORT,),
     "grain": ("cloud/data/_grain.py",),
     "jax2onnx": ("cloud/train/tasks/",),
+    "jwt": ("edge/gateway/operate/issuer.py",),
     "llvmlite": COMPILING,
     "numba": COMPILING,
     "opentelemetry": ("edge/gateway/operate/",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge.cli.errors import CHECK_FAILED
+from edge.cli.errors import CHECK_FAILED, COULD_NOT_RUN
 from edge.cli.options import Json
 from edge.cli.output import console, emit, say, table
+from lite_runtime.errors import MsedgeError
 
 if TYPE_CHECKING:
     from edge.gateway.operate.settings import Settings
@@ -70,6 +72,7 @@ def serve(
             "expected a bundle, a folder of models or a registry, got none; try `msedge serve model.mslite`",
             param_hint="MODEL",
         )
+    plain = settings.logs.format == "text"
     _look(settings)
     import asyncio
 
@@ -80,10 +83,19 @@ def serve(
         if as_json:
             emit({"address": address, "seconds": seconds})
             sys.stdout.flush()
-        say(f"serving at {address} after {seconds:.2f} s; {address}/docs to try it, {address}/status to watch it")
-        _tell_of_kernels()
+        if plain:  # otherwise the log has a line about it: every line on stderr is an object
+            say(f"serving at {address} after {seconds:.2f} s; {address}/docs to try it, {address}/status to watch it")
+            _tell_of_kernels()
 
-    if not asyncio.run(run(settings, ready)):
+    try:
+        answered = asyncio.run(run(settings, ready))
+    except MsedgeError as error:
+        if plain:
+            raise
+        told = {"level": "error", "event": "the gateway cannot start", "reason": str(error)}
+        print(json.dumps(told), file=sys.stderr)
+        raise typer.Exit(COULD_NOT_RUN) from None
+    if not answered:
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -96,7 +108,7 @@ def _look(settings: Settings) -> None:
         raise GatewayError(
             500, f"personal.store: expected the file that a federated run's `[sync] store` names, got none at {store!r}"
         )
-    for text in settings.models:
+    for text in settings.models if settings.logs.format == "text" else ():
         if Path(text).is_dir() and not os.listdir(text):
                 say(f"{text}: no models yet; add NAME.mslite or NAME/1/model.mslite to this folder")
 

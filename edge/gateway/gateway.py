@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,6 +67,8 @@ TURN, IDLE_TURNS = 1.0, 5
 whether the gateway is idle and can return memory to the system."""
 
 
+DAY = 86_400
+"""Checks of files in a day."""
 REFUSALS = 5
 """Refused clients that are logged in a second."""
 LEAST = 1 << 20
@@ -120,6 +122,8 @@ class Gateway:
         self._limit = memory_limit()
         self.room = Room(16 * settings.limits.body, self.peers.trusted)
         self._set_budget()
+        self.expiry: Callable[[], float | None] = lambda: None
+        """When the certificate in use expires, in seconds since 1970; set by the server."""
         self._told, self._tellable, self._untold = 0.0, 0, 0
         """Of logged refusals: when the present second began, how many more in it, how many were left out."""
         self.idle_evicted: Callable[[], int] = lambda: 0
@@ -196,8 +200,17 @@ class Gateway:
             self.refresh()
             self._set_budget()
             self.sequences.sweep()
+            if turn % DAY == 1:
+                self._tell_of_expiry()
             if turn % IDLE_TURNS == 0 and not self.under_way:
                 await asyncio.to_thread(_give_back)
+
+    def _tell_of_expiry(self) -> None:
+        """Warn of a certificate that expires soon, once a day."""
+        expiry = self.expiry()
+        days = (expiry - time()) / 86_400 if expiry is not None else inf
+        if days < 14:
+            self.log.event("warning", "the certificate expires soon; replace its file", days=round(days, 1))
 
     async def _poll(self, seconds: float) -> None:
         """Check the sources every `seconds`; 0: only until every registry was read once."""
@@ -409,6 +422,7 @@ class Gateway:
             personal_misses={s.name: self._figures(s).get("misses", 0) for s in served},
             sources=self._sources(),
             room=(self.room.taken, self.room.most),
+            expiry=self.expiry(),
             evicted=self.evicted(),
             under_way=self.under_way,
             log_dropped=self.log.dropped,

@@ -83,6 +83,26 @@ def test_from_the_first_answer_to_the_end(bundle: Path) -> None:
         process.kill()
 
 
+def test_a_log_of_objects_has_no_other_lines(bundle: Path) -> None:
+    words = [sys.executable, "-m", "edge.cli", "serve", "--port", "0", "--logs-format", "json", "--host", "0.0.0.0"]
+    process = subprocess.Popen([*words, str(bundle)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        lines = []
+        while not lines or lines[-1]["event"] != "serving":
+            lines.append(json.loads(process.stderr.readline()))
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=300)
+        lines += [json.loads(line) for line in rest.splitlines()]
+        assert any("everybody who can reach 0.0.0.0 may use the models" in line["event"] for line in lines)
+    finally:
+        process.kill()
+        process.communicate()
+    done = subprocess.run([*words, "none.mslite"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 3
+    assert "none" in [json.loads(line) for line in done.stderr.splitlines()][-1]["reason"]
+
+
 def test_tokens_are_made_shown_and_taken_away(tmp_path: Path) -> None:
     file = str(tmp_path / "tokens.json")
     made = RUN.invoke(app, ["token", "add", "camera", "--scope", "infer", "--tokens", file, "--days", "3", "--json"])

@@ -6,19 +6,22 @@ import asyncio
 import contextlib
 import fcntl
 import gc
+import logging
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.gateway import Gateway
 from edge.gateway.http.server import HttpServer
+from edge.gateway.operate.access import is_loopback
+from edge.gateway.operate.logs import Forward
 from edge.gateway.operate.settings import Settings
 from edge.gateway.operate.tls import Certificates
 
-__all__ = ["serve"]
+__all__ = ["exposures", "serve"]
 
 OTHERS = 128
 """Open files in addition to connections."""
@@ -39,10 +42,13 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
     sys.setswitchinterval(SWITCH)
     _make_room(settings.limits.connections)
     gateway = Gateway(settings)
+    logging.captureWarnings(True)
+    logging.getLogger().addHandler(Forward(gateway.log))
     server = HttpServer(gateway)
     certificates = Certificates(settings.tls) if settings.tls.certificate else None
     if certificates is not None:
         gateway.watch(certificates.refresh)
+        gateway.expiry = lambda: certificates.expires
     loop.add_signal_handler(signal.SIGHUP, gateway.refresh)
     begun = loop.create_task(gateway.start())
     try:
@@ -51,7 +57,11 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
         scheme = "https" if certificates is not None else "http"
         await _first(begun, leaving)
         gateway.check_named()
-        ready(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        for why in exposures(settings):
+            gateway.log.event("warning", why)
+        address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        gateway.log.event("info", "serving", address=address)
+        ready(address)
         gc.collect()
         gc.freeze()  # objects that live as long as the server need not be scanned by the garbage collector
         await leaving.wait()
@@ -63,6 +73,19 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
         begun.cancel()
         await server.stop()
         await gateway.stop()
+
+
+def exposures(settings: Settings) -> Iterator[str]:
+    """What strangers may do with these settings, as far as an operator may not have meant it."""
+    access = settings.access
+    public = not (settings.host == "localhost" or is_loopback(settings.host))
+    secret = bool(access.tokens or access.issuer or settings.tls.client_ca)
+    if public and not secret:
+        yield f"everybody who can reach {settings.host} may use the models; set access.tokens or tls.client_ca"
+    if public and (access.tokens or access.issuer) and not settings.tls.certificate:
+        yield "tokens are sent without encryption; set tls.certificate, unless a proxy in front encrypts"
+    if settings.personal.store and not secret:
+        yield "every client may ask as any device of personal.store; set access.tokens"
 
 
 def _make_room(connections: int) -> None:

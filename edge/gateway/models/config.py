@@ -184,13 +184,17 @@ def _object(key: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
+def _whole(value: Any) -> Any:
+    """A whole number that is written as text, as Triton's own examples do; everything else as it is."""
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10 else value
+
+
 def _policy_of(key: str, value: Any) -> Any:
     table = _object(key, value)
     if set(table) == {"all"}:
         return "all"
     if set(table) == {"latest"}:
-        count = _object(f"{key}.latest", table["latest"]).get("num_versions", 1)
-        return {"latest": int(count) if isinstance(count, str) and count.isdecimal() and len(count) < 5 else count}
+        return {"latest": _whole(_object(f"{key}.latest", table["latest"]).get("num_versions", 1))}
     if set(table) == {"specific"}:
         found = _object(f"{key}.specific", table["specific"]).get("versions")
         if isinstance(found, list):  # 64-bit integers are strings in the JSON of protocol buffers
@@ -224,12 +228,13 @@ def parse_override(text: Any, where: str) -> ModelConfig:
         elif key == "version_policy":
             ours["versions"] = _policy_of(f"{where}: {key}", value)
         elif key == "max_batch_size":
-            size = _READ.read(_BatchOrNone, value, f"{where}: {key}")
+            size = _READ.read(_BatchOrNone, _whole(value), f"{where}: {key}")
             ours |= {"max_batch": size} if size else {}
             described |= {} if size else {key: 0}
         elif key == "dynamic_batching":
             batching = dict(_object(f"{where}: {key}", value))
-            ours |= {"ladder": batching.pop("preferred_batch_size", [])}
+            sizes = batching.pop("preferred_batch_size", [])
+            ours |= {"ladder": [_whole(size) for size in sizes] if isinstance(sizes, list) else sizes}
             described |= {key: batching} if any(batching.values()) else {}
         else:
             ours[key] = value

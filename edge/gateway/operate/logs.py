@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import re
 import secrets
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 from edge.gateway.operate.settings import Logs
 
-__all__ = ["LEVELS", "Log", "RequestIds"]
+__all__ = ["LEVELS", "Forward", "Log", "RequestIds"]
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _CAPACITY = 10_000
@@ -134,6 +135,20 @@ class Log:
             self._sink.flush()
         except (OSError, ValueError):  # closed, or the reader has gone: serving continues
             self.dropped, self._told = self.dropped + lines, self._told + lines
+
+
+class Forward(logging.Handler):
+    """Writes what libraries log, and Python's warnings, into the gateway's log, so that all lines have one form."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        text = record.getMessage().strip()[:2000]
+        self._log.event(level, "message of a library", library=record.name, message=text)
 
 
 def _time(seconds: float) -> str:

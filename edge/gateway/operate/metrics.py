@@ -42,6 +42,8 @@ class Gauges:
     """Folders, registries and stores that are read while serving."""
     room: tuple[int, int] = (0, 0)
     """Bytes that bodies and replies hold, and may hold."""
+    expiry: float | None = None
+    """When the certificate in use expires, in seconds since 1970; None: there is none."""
     evicted: Mapping[str, int] = field(default_factory=dict)
     """Connections that gave way so far, by reason."""
     sequence_bytes: int = 0
@@ -130,7 +132,10 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
     misses = [({"model": name}, n) for name, n in sorted(gauges.personal_misses.items())]
     up = [({"source": of.name}, float(of.state == "ok")) for of in gauges.sources]
     ages = [({"source": of.name}, of.age) for of in gauges.sources]
+    expiry: list[tuple[dict[str, str], float]] = [] if gauges.expiry is None else [({}, gauges.expiry)]
     return [
+        Family("msedge_certificate_expiry_timestamp_seconds", "gauge",
+               "When the server's certificate expires, in seconds since 1970", expiry),
         Family("msedge_source_up", "gauge", "1: a folder, registry or store is up to date; 0: it cannot be read", up),
         Family("msedge_source_age_seconds", "gauge", "Seconds since it was last read", ages),
         Family("msedge_refused_total", "counter", "Refused requests, by kind of request", refused),

@@ -15,7 +15,7 @@ import pytest
 from edge.gateway.errors import GatewayError
 from edge.gateway.http.app import LARGE
 from edge.gateway.http.server import LINGER
-from edge.gateway.http.serving import serve
+from edge.gateway.http.serving import exposures, serve
 from edge.gateway.operate import tokens
 from edge.gateway.operate.sources import resolve
 from edge.gateway.pages.operations import REQUEST_HEADERS
@@ -109,3 +109,19 @@ def test_bodies_share_one_memory_limit(tmp_path: Path, fields: dict[str, str]) -
             for raw in slow:
                 raw.socket.close()
         until(lambda: there.gateway.room.taken == 0)
+
+
+@pytest.mark.parametrize(
+    "told, warned",
+    [
+        ({}, []),
+        ({"host": "0.0.0.0"}, ["everybody who can reach 0.0.0.0"]),
+        ({"host": "::", "access.tokens": "t"}, ["without encryption"]),
+        ({"host": "::", "access.tokens": "t", "tls.certificate": "c", "tls.key": "k"}, []),
+        ({"personal.store": "p"}, ["any device"]),
+        ({"personal.store": "p", "access.tokens": "t"}, []),
+    ],
+)
+def test_what_strangers_may_do_is_said(told: dict[str, str], warned: list[str]) -> None:
+    found = list(exposures(resolve(told, environment={}, folder=Path("/"))))
+    assert len(found) == len(warned) and all(part in text for part, text in zip(warned, found, strict=True))

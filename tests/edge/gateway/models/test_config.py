@@ -158,3 +158,11 @@ def test_invalid_versions(text: str) -> None:
 
 def test_a_version_is_its_number() -> None:
     assert version_of("123") == 123
+
+
+def test_whole_numbers_as_text_as_in_triton_s_examples() -> None:
+    made = parse_override('{"max_batch_size": "16", "dynamic_batching": {"preferred_batch_size": ["4", 8]}}', "x")
+    assert (made.max_batch, made.ladder) == (16, (4, 8))
+    for wrong in ('"-1"', '"x"', '"1.5"', '""'):
+        with pytest.raises(GatewayError, match="max_batch_size"):
+            parse_override(f'{{"max_batch_size": {wrong}}}', "x")

@@ -179,7 +179,7 @@ def test_an_expired_certificate_does_not_replace_a_valid_one(tmp_path: Path) -> 
     assert abs(served.expires - time.time() - 5 * 86_400) < 120
     before = Path(certificate).read_bytes()
     make(tmp_path, "a", days=-1)
-    with pytest.raises(GatewayError, match="the new certificate in .* expired at .*; the one before stays in use"):
+    with pytest.raises(GatewayError, match=r"the new certificate in .* expired at .*; the one before stays in use"):
         served.refresh()
     assert served.expires > time.time() and Path(certificate).read_bytes() != before
     make(tmp_path, "a", days=7)
