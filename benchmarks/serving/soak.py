@@ -33,7 +33,7 @@ from lite_runtime import bundle
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Node, Value
 
-__all__ = ["Figures", "main", "soak"]
+__all__ = ["Figures", "main", "scaled", "soak"]
 
 WIDTH, MOST = 16, 1000
 """The width of a row of x, and its largest integer: products with version numbers are exact."""
@@ -96,7 +96,7 @@ class Figures:
         return [text for text, holds in checks.items() if not holds]
 
 
-def _scaled(factor: float, padding: int = 0) -> bytes:
+def scaled(factor: float, padding: int = 0) -> bytes:
     """A model of y = factor · x, for rows."""
     ports = Value("x", "float32", ("n", WIDTH)), Value("y", "float32", ("n", WIDTH))
     graph = Graph((ports[0],), (ports[1],), (Node("Mul", ("x", "k"), ("y",)),), {"k": np.array([factor], np.float32)})
@@ -142,13 +142,13 @@ class Soak:
         deep, self._product = _deep()
         _put(root / "deep.mslite", deep)
         for version, factor in ((1, 3.0), (2, 5.0)):
-            _put(root / f"shaded/{version}/model.mslite", _scaled(factor))
+            _put(root / f"shaded/{version}/model.mslite", scaled(factor))
         _put(
             root / "shaded/config.toml",
             b'versions = [1, 2]\nlabels = {stable = 1}\nshadow = {version = "2", fraction = 0.2}\npinned = true\n',
         )
         for i, name in enumerate(SLEEPY):
-            _put(root / f"{name}.mslite", _scaled(10.0 + i, PADDING))
+            _put(root / f"{name}.mslite", scaled(10.0 + i, PADDING))
         self._write(1)
         self._write(2)
         self.ledger.loaded = {1: 0.0, 2: 0.0}
@@ -165,7 +165,7 @@ class Soak:
 
     def _write(self, version: int) -> None:
         self.ledger.written[version] = perf_counter()
-        _put(self.root / f"swap/{version}/model.mslite", _scaled(version))
+        _put(self.root / f"swap/{version}/model.mslite", scaled(version))
         config = f"""versions = {{latest = 2}}\nlabels = {{stable = {max(1, version - 1)}, canary = "latest"}}
 split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
         _put(self.root / "swap/config.toml", config.encode())
