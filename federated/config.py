@@ -62,7 +62,8 @@ class Data(_Section, frozen=True):
     labels: str = "labels"
     device: str = "device"
     test: Share = 0.25
-    """The share of each label's examples that a device keeps to test its model."""
+    """The share of its examples that a device keeps to test its model, of every label in proportion. With two examples
+    or more, at least one is kept and at least one is trained on."""
 
 
 class Local(_Section, frozen=True):
