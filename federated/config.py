@@ -6,7 +6,7 @@ A key that is not set has the default given here; a key that does not exist is a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -165,12 +165,14 @@ class Sync(_Section, frozen=True):
 
     store: str = ""
     only: tuple[str, ...] = ()
-    """Glob patterns of the parameters that differ from device to device: only these are tuned, so that a server
-    computes the rest once for requests of many devices; (): all that the algorithm adapts."""
+    """Glob patterns of the parameters that differ from device to device: only these are tuned and sent, so that a
+    server computes the rest once for requests of many devices; (): all that the algorithm adapts."""
     versions: Count = 3
     """The number of newest versions kept per device."""
     days: Positive = 90.0
     """The retention in days."""
+    consent: Literal["none", "backup", "serve"] = "none"
+    """The consent of simulated devices. A real device has its owner's, which its node's configuration gives."""
 
 
 class Report(_Section, frozen=True):
@@ -247,7 +249,44 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
             'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose devices'
         )
     parts["algorithm"] = algorithm_from(file.algorithm)
-    return Config(**parts, transforms=transforms, source=words, folder=folder)
+    made = Config(**parts, transforms=transforms, source=words, folder=folder)
+    _refuse_idle(made)
+    return made
+
+
+def _refuse_idle(config: Config) -> None:
+    """Raises FederatedError for a key that another key leaves without effect, if it differs from its default."""
+    sections: Mapping[str, Table] = {
+        "rounds": config.rounds,
+        "async": config.buffer,
+        "sync": config.sync,
+        "privacy": config.transforms.privacy,
+    }
+    for section, keys, acts, needed in _IDLE:
+        for key in () if acts(config) else keys:
+            value = getattr(sections[section], key)
+            if value != getattr(type(sections[section])(), key):
+                raise FederatedError(f"{section}.{key}: has no effect without {needed}; got {_shown(value)}; omit it")
+
+
+def _shown(value: object) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)[:80]
+
+
+_IDLE: tuple[tuple[str, tuple[str, ...], Callable[[Config], bool], str], ...] = (
+    ("async", Buffer.__struct_fields__, lambda c: c.rounds.mode == "async", 'rounds.mode = "async"'),
+    (
+        "rounds",
+        ("fraction", "quorum", "over_selection"),
+        lambda c: c.rounds.mode == "sync",
+        'rounds.mode = "sync" (asynchronous rounds have async.concurrency and async.size)',
+    ),
+    ("sync", ("only", "versions", "days", "consent"), lambda c: bool(c.sync.store), "sync.store"),
+    ("privacy", ("multiplier", "epsilon", "delta"), lambda c: c.transforms.privacy.noise != "none", "privacy.noise"),
+    ("privacy", ("threshold", "bits"), lambda c: c.transforms.privacy.secure, "privacy.secure = true"),
+    ("privacy", ("count_noise",), lambda c: c.transforms.privacy.adaptive > 0, "privacy.adaptive"),
+)
+"""(section, keys, when they have an effect, what that needs)"""
 
 
 TEMPLATE = """\
@@ -311,9 +350,10 @@ checkpoint = "run.state"       # the server's, after each round: --resume contin
 
 [sync]
 # store = ""                   # personal versions, of devices whose owners agreed
-# only = []                    # such as ["head*"]: tune only these; a server computes the rest once for all devices
+# only = []                    # such as ["head*"]: tune and send only these; the rest is computed once for all
 # versions = 3
 # days = 90.0
+# consent = "none"             # of simulated devices: "backup" or "serve"; a real device has its owner's
 
 [report]
 json = "run.json"

@@ -20,7 +20,7 @@ from federated.server import checkpoint
 from federated.server.asynchronous import conduct_async
 from federated.server.conduct import After, Exchange, Watch, conduct
 from federated.server.federation import Federation, Start
-from federated.server.store import PersonalStore, Retention
+from federated.server.store import CONSENTS, PersonalStore, Retention
 from federated.server.sync import sync
 from federated.tree import Tree
 from lite_runtime import bundle
@@ -32,12 +32,19 @@ __all__ = ["Fleet", "report", "run", "serve", "simulate", "start_of"]
 @dataclass(frozen=True)
 class Fleet:
     """Devices in this process: their examples by name, their common learner, and their owners' consent
-    (`federated.server.store.CONSENTS`)."""
+    (`federated.server.store.CONSENTS`): of all devices, or by name, "none" for devices that are not named."""
 
     learner: Learner
     start: Start
     shards: Mapping[str, Batch]
-    consent: str = "none"
+    consent: str | Mapping[str, str] = "none"
+
+    def agreed(self, device: str) -> str:
+        """The consent of a device's owner. Raises FederatedError for an unknown one."""
+        found = self.consent if isinstance(self.consent, str) else self.consent.get(device, "none")
+        if found not in CONSENTS:
+            raise FederatedError(f"{device}: expected consent to be one of {', '.join(CONSENTS)}, got {found!r}")
+        return found
 
 
 def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
@@ -59,7 +66,7 @@ def fleet_of(config: Config, devices: int = 0) -> Fleet:
     if devices > len(found):
         raise FederatedError(f"--simulate: expected at most the {len(found)} devices of the shards, got {devices}")
     names = sorted(found)[: devices or len(found)]
-    return Fleet(learner, start, {name: found[name] for name in names})
+    return Fleet(learner, start, {name: found[name] for name in names}, config.sync.consent)
 
 
 def simulate(
@@ -78,7 +85,7 @@ def simulate(
 
     store = StateStore(config.path(config.state.devices) if config.state.devices else None, durable=False)
     devices = {
-        name: Device(name, fleet.learner, data, store, fleet.start.bundle, consent=fleet.consent)
+        name: Device(name, fleet.learner, data, store, fleet.start.bundle, consent=fleet.agreed(name))
         for name, data in fleet.shards.items()
     }
     ended: list[Federation] = []

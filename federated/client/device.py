@@ -204,10 +204,12 @@ class Device:
         return {"kind": "evaluation", "before": _sums(before), "after": _sums(after)}, {}
 
     def personal(self, message: bytes) -> Reply:
-        """This device's personal version of the model, adapted to its examples, if its owner agreed to send it."""
+        """This device's personal version of the model, adapted to its examples, if its owner agreed to send it: all
+        parameters, or only those that the message asks for."""
         if self.consent == "none":
             return {"kind": "personal", "consent": "none"}, {}
         task = self._task(message)
+        self.demands.check_version(task.broadcast["params"], [str(pattern) for pattern in task.meta["only"]])
         own = task.algorithm.enrol(task.broadcast)
         kept = (self.store.load(self.name, str(task.meta["run"]), task.round + 1) or {}) if own else {}
         train, _ = self._parts(task)
@@ -221,12 +223,14 @@ class Device:
         return {"kind": "personal", "consent": self.consent}, params
 
     def _tuned(self, task: Task, personal: Tree, batches: Batch) -> Tree:
-        """The common model with the selected parameters tuned, starting from the device's own if it has them."""
-        common = task.broadcast["params"]
-        names = tree.split(common, [str(pattern) for pattern in task.meta["only"]])[0]
+        """The selected parameters, tuned with the rest of the common model; they start as the device's own, if any."""
+        common, only = task.broadcast["params"], [str(pattern) for pattern in task.meta["only"]]
+        names = tree.split(common, only)[0]
+        if not names:
+            raise FederatedError(f"sync: expected only = {only} to match some parameters, got none"[:500])
         start = tree.merge(common, tree.take(personal.get("params", {}), names))
         rate = float(getattr(task.algorithm, "tuning_rate", 0) or getattr(task.algorithm, "rate", TUNING))
-        return tune(self.learner, start, batches, rate, names, statistics=False)[0]
+        return tree.take(tune(self.learner, start, batches, rate, names, statistics=False)[0], names)
 
     def _task(self, message: bytes) -> Task:
         task = _task(message, cast(Hashable, self.learner), self.bundle)

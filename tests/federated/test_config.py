@@ -68,6 +68,14 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ({**MODEL, "evaluation": {"batch": 0}}, r"evaluation\.batch"),
         ({**MODEL, "sync": {"days": -1}}, r"sync\.days"),
         ({**MODEL, "async": {"size": 0}}, r"async\.size"),
+        ({**MODEL, "async": {"size": 5}}, r'async\.size: has no effect without rounds\.mode = "async"; got 5; omit it'),
+        ({**MODEL, "rounds": {"mode": "async", "quorum": 0.9}}, r"rounds\.quorum: has no effect without"),
+        ({**MODEL, "rounds": {"mode": "async", "fraction": 0.1}}, r"rounds\.fraction: .*async\.concurrency"),
+        ({**MODEL, "sync": {"only": ["head*"]}}, r"sync\.only: has no effect without sync\.store; got \['head\*'\]"),
+        ({**MODEL, "sync": {"consent": "serve"}}, r"sync\.consent: has no effect without sync\.store"),
+        ({**MODEL, "sync": {"store": "s", "consent": "yes"}}, r"sync\.consent: expected 'none' or 'backup' or"),
+        ({**MODEL, "privacy": {"epsilon": 3.0}}, r"privacy\.epsilon: has no effect without privacy\.noise"),
+        ({**MODEL, "privacy": {"threshold": 0.9}}, r"privacy\.threshold: has no effect without privacy\.secure"),
     ],
 )  # fmt: skip
 def test_errors_name_the_key(sections: dict[str, Any], says: str) -> None:
