@@ -19,6 +19,7 @@ from federated.codec.signds import SignDS
 from federated.errors import FederatedError
 from federated.messages.downlink import follows
 from federated.messages.transforms import Transforms
+from federated.schedule import Schedule
 from federated.tables import Count, NotNegative, Positive, Reader, Seed, Share, Table, Whole
 
 __all__ = [
@@ -191,6 +192,7 @@ class _Sections(_Section, frozen=True):
     data: Data = Data()
     local: Local = Local()
     rounds: Rounds = Rounds()
+    schedule: Schedule = Schedule()
     buffer: Buffer = msgspec.field(default=Buffer(), name="async")
     evaluation: Evaluation = Evaluation()
     codec: Wire = Wire()
@@ -251,6 +253,7 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     parts["algorithm"] = algorithm_from(file.algorithm)
     made = Config(**parts, transforms=transforms, source=words, folder=folder)
     _refuse_idle(made)
+    made.schedule.check(made.algorithm)
     return made
 
 
@@ -302,7 +305,10 @@ shards = "devices.npz"         # arrays by input name, labels, device (owner of 
 # test = 0.25                  # the share of its examples that a device keeps for testing
 
 [algorithm]
-name = "fedavg"                # its hyperparameters follow: rate = 0.05
+name = "fedavg"                # its hyperparameters follow (docs/algorithms.md): rate = 0.05
+# momentum = 0.0               # of the steps on a device
+# clip_norm = 0.0              # the largest norm of a step's gradients; 0: any
+# weight_decay = 0.0           # of matrices and filters
 
 [local]
 # steps = 10                   # local steps per round
@@ -319,6 +325,15 @@ count = 20
 # compensate = false           # answers of devices that answer rarely get more weight
 # seed = 0
 # mode = "sync"                # or "async": then [async] size, concurrency, exponent, most
+
+[schedule]
+# local = "constant"           # of the rate of devices' steps over the rounds: or "step" (every, factor), "cosine"
+# server = "constant"          # of server_rate
+# warmup = 0                   # rounds in which both rise to the full rate
+# every = 10                   # step: rounds until the rate is multiplied by factor again
+# factor = 0.5
+# rounds = 0                   # cosine: its last round, after which the factor is `least`; 0: the run's last
+# least = 0.0
 
 [evaluation]
 # every = 5                    # rounds

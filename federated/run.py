@@ -16,6 +16,7 @@ from federated.config import Config, read
 from federated.data import shards
 from federated.errors import FederatedError
 from federated.learner import Batch, Learner
+from federated.readiness import check, check_algorithm
 from federated.server import checkpoint
 from federated.server.asynchronous import conduct_async
 from federated.server.conduct import After, Exchange, Watch, conduct
@@ -26,7 +27,7 @@ from federated.tree import Tree
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 
-__all__ = ["Fleet", "report", "run", "serve", "simulate", "start_of"]
+__all__ = ["Fleet", "opened", "report", "run", "serve", "simulate", "start_of"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
     return learner, Start(learner.params, tuple(held.uses["gradients"].writes.values()), held.digest)
 
 
+def opened(config: Config) -> tuple[LiteLearner, Start]:
+    """`start_of` the configuration's bundle. Raises FederatedError also if the run cannot be made with it."""
+    path = config.path(config.model.bundle)
+    check(config, bundle.read(path))
+    return start_of(path)
+
+
 def fleet_of(config: Config, devices: int = 0) -> Fleet:
     """The fleet that `model.bundle` and `data.shards` name: its first `devices` by name, or all of them (0).
 
@@ -61,7 +69,7 @@ def fleet_of(config: Config, devices: int = 0) -> Fleet:
     """
     if not config.data.shards:
         raise FederatedError("data.shards: expected the examples of the simulated devices, got none")
-    learner, start = start_of(config.path(config.model.bundle))
+    learner, start = opened(config)
     found = shards(config.path(config.data.shards), config.data.labels, config.data.device)
     if devices > len(found):
         raise FederatedError(f"--simulate: expected at most the {len(found)} devices of the shards, got {devices}")
@@ -83,6 +91,7 @@ def simulate(
     """
     from federated.transport.local import run_here
 
+    check_algorithm(config.algorithm, second_order=fleet.learner.second_order)
     store = StateStore(config.path(config.state.devices) if config.state.devices else None, durable=False)
     devices = {
         name: Device(name, fleet.learner, data, store, fleet.start.bundle, consent=fleet.agreed(name))
@@ -110,7 +119,7 @@ def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
     if not isinstance(path, str) or not path:
         raise FederatedError(f"--run-config: expected config='FILE.toml', got {path!r}")
     config = read(path)
-    _, start = start_of(config.path(config.model.bundle))
+    _, start = opened(config)
     keep = config.state.checkpoint
     there = bool(keep) and config.path(keep).exists()
     resume = bool(words.get("resume")) and there

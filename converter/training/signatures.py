@@ -29,10 +29,10 @@ from converter.training.adapters import insert_adapters
 from converter.training.ends import add_output
 from converter.training.losses import LABELS, Attached
 from converter.training.optimizers import update
-from converter.training.options import Signature, Training
+from converter.training.options import Optimizer, Signature, Training
 from lite_runtime.graph import Array, StateUse
 
-__all__ = ["Prepared", "Signed", "describe", "prepare", "sign"]
+__all__ = ["Prepared", "Signed", "describe", "prepare", "sign", "step_settings"]
 
 
 @dataclass
@@ -113,6 +113,28 @@ def describe(signed: Signed, prepared: Prepared) -> dict[str, Any]:
         "state_bytes": sum(array.nbytes for array in signed.state.values()),
         "signatures": list(signed.models),
     }
+
+
+def step_settings(training: Training) -> dict[str, Any]:
+    """The bundle's metadata about its `train_step`: settings of the optimiser that have an effect and are not the
+    default, by name. Federated learning, which takes its own steps, refuses to ignore them."""
+    if "train_step" not in training.signatures:
+        return {}
+    common = ("optimizer", "learning_rate", "weight_decay", "clip_norm", "clip_value")
+    given = {name: getattr(training, name) for name in (*common, *_OF_OPTIMIZER[training.optimizer])}
+    said = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value != getattr(Training, name)
+    }
+    return {"train_step": said} if said else {}
+
+
+_OF_OPTIMIZER: Mapping[Optimizer, tuple[str, ...]] = {
+    "sgd": (),
+    "momentum": ("momentum", "nesterov"),
+    "adam": ("betas", "epsilon"),
+}
 
 
 def _drop_unread(model: ir.Model, among: Mapping[str, Array] | None) -> None:

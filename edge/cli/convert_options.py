@@ -129,7 +129,11 @@ Loss: TypeAlias = Annotated[
 ]
 Optimizer: TypeAlias = Annotated[
     Literal["sgd", "momentum", "adam"],
-    typer.Option("--optimizer", help="How a training step applies gradients.", rich_help_panel=_TRAINING),
+    typer.Option(
+        "--optimizer",
+        help="How train_step applies gradients; federated runs have settings of their own.",
+        rich_help_panel=_TRAINING,
+    ),
 ]
 LearningRate: TypeAlias = Annotated[
     float,

@@ -92,9 +92,12 @@ def _refuse_unused(context: typer.Context) -> None:
 def _submit(config: Path, superlink: str, certificates: Path | None, resume: bool, as_json: bool) -> None:
     """Submit the run; Flower shows the ServerApp's log, one line of JSON per round."""
     from federated.config import read
+    from federated.readiness import check
     from federated.transport.submit import submit
+    from lite_runtime import bundle
 
-    read(config)
+    words = read(config)
+    check(words, bundle.read(words.path(words.model.bundle)))  # refused now, not by the ServerApp
     if certificates is None:
         say("warning: without --certificates the SuperLink is not authenticated and the connection is not encrypted")
     code = submit(config, superlink, certificates=certificates, resume=resume, log=2 if as_json else None)

@@ -32,6 +32,7 @@ class FOMAML(ServerStep):
 
     name = "fomaml"
     batches_a_step = 2
+    local_rates = ()
     rate: float = 0.05
     inner_steps: int = 1
 
@@ -73,11 +74,12 @@ class MAML(FOMAML):
 
     name = "maml"
     second_order = True
+    instead = ("fomaml (to first order)", "perfedavg_hf (by finite differences)")
 
 
 @dataclass(frozen=True)
 class MetaSGD(FOMAML):
-    """A rate for every element, learned with `rates_rate` times the server's step; `rate` is their initial value.
+    """A rate for every element, learned by the server's optimiser like the parameters; `rate` is their initial value.
 
     State, broadcast and payload also have `rates`. First-order; for the gradients of the rates that is exact with one
     inner step.
@@ -108,3 +110,4 @@ class MetaSGDExact(MetaSGD):
 
     name = "meta_sgd_exact"
     second_order = True
+    instead = ("meta_sgd (the rates' gradients are exact with one inner step)",)

@@ -122,7 +122,8 @@ class Device:
         train, _ = self._parts(task)
         rng = task.rng("train", self.name)
         batches = draw(train, rng, meta["steps"] * algorithm.batches_a_step, meta["batch"])
-        update, personal = algorithm.local(self.learner, task.broadcast, kept.get("personal") or personal, batches)
+        learner = algorithm.shaped(self.learner)
+        update, personal = algorithm.local(learner, task.broadcast, kept.get("personal") or personal, batches)
         leaving = task.transforms.outgoing(update.payload, self.source or SecureSource(), meta["multiplier"])
         residual: Tree = {}
         if task.transforms.privacy.secure:
@@ -200,7 +201,8 @@ class Device:
             support, _ = support_query(train, meta["support"], rng)
         batches = draw(support, rng, meta["steps"], min(meta["batch"], size(support)))
         own = kept.get("personal") or personal
-        before, after = before_after(task.algorithm, self.learner, task.broadcast, own, batches, query)
+        learner = task.algorithm.shaped(self.learner)
+        before, after = before_after(task.algorithm, learner, task.broadcast, own, batches, query)
         return {"kind": "evaluation", "before": _sums(before), "after": _sums(after)}, {}
 
     def personal(self, message: bytes) -> Reply:
@@ -219,7 +221,8 @@ class Device:
         if task.meta["only"]:
             params = self._tuned(task, personal, batches)
         else:
-            params = task.algorithm.personalise(self.learner, task.broadcast, personal, batches)
+            learner = task.algorithm.shaped(self.learner)
+            params = task.algorithm.personalise(learner, task.broadcast, personal, batches)
         return {"kind": "personal", "consent": self.consent}, params
 
     def _tuned(self, task: Task, personal: Tree, batches: Batch) -> Tree:
@@ -230,7 +233,9 @@ class Device:
             raise FederatedError(f"sync: expected only = {only} to match some parameters, got none"[:500])
         start = tree.merge(common, tree.take(personal.get("params", {}), names))
         rate = float(getattr(task.algorithm, "tuning_rate", 0) or getattr(task.algorithm, "rate", TUNING))
-        return tree.take(tune(self.learner, start, batches, rate, names, statistics=False)[0], names)
+        learner, momentum = task.algorithm.shaped(self.learner), getattr(task.algorithm, "momentum", 0.0)
+        tuned, _ = tune(learner, start, batches, rate, names, statistics=False, momentum=momentum)
+        return tree.take(tuned, names)
 
     def _task(self, message: bytes) -> Task:
         task = _task(message, cast(Hashable, self.learner), self.bundle)

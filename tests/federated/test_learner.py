@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+import lite_runtime
 from cloud.federated import JaxLearner
 from cloud.zoo import mlp
 from cloud.zoo.build import Builder
@@ -62,6 +63,22 @@ def test_gradients_at_any_parameters(lite: LiteLearner, oracle: JaxLearner, n: i
         np.testing.assert_allclose(mine.loss, theirs.loss, rtol=1e-5)
         close(mine.grads, theirs.grads)
         assert not mine.statistics
+
+
+def test_local_steps_are_those_of_the_bundles_own_train_step() -> None:
+    """Momentum, clipping and decay as `--optimizer momentum --clip-norm --weight-decay` make them."""
+    settings = {"learning_rate": 0.1, "clip_norm": 0.3, "weight_decay": 0.05, "momentum": 0.8}
+    made = convert(mlp(7, 3, hidden=(5,)), trainable=Training("*", **settings)).bundle  # type: ignore[arg-type]
+    model, learner = lite_runtime.load(made, backend="reference"), LiteLearner(made, backend="reference")
+    drawn = draw(DATA, np.random.default_rng(1), 4, 8)
+    fields = {key: settings[key] for key in ("clip_norm", "weight_decay", "momentum")}
+    algorithm = algorithm_from({"name": "fedavg", "rate": 0.1, **fields})
+    update, _ = algorithm.local(algorithm.shaped(learner), {"params": learner.params}, {}, drawn)
+    for i in range(4):
+        model.run({"x": drawn.inputs["x"][i], "labels": drawn.labels[i]}, "train_step")
+    state = model.state_dict()
+    close({name: learner.params[name] + leaf for name, leaf in update.payload["params"].items()},
+          {name: state[name] for name in learner.params})  # fmt: skip
 
 
 def test_labels_of_a_narrow_type_will_do(lite: LiteLearner) -> None:
