@@ -254,6 +254,9 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     made = Config(**parts, transforms=transforms, source=words, folder=folder)
     _refuse_idle(made)
     made.schedule.check(made.algorithm)
+    for feature in sorted(made.transforms.features & made.algorithm.excludes.keys()):
+        why = made.algorithm.excludes[feature]
+        raise FederatedError(f"these settings cannot be combined: {made.algorithm.name} with {feature}: {why}")
     return made
 
 

@@ -55,6 +55,8 @@ class Algorithm(ABC):
     local_rates: ClassVar[tuple[str, ...]] = ("rate",)
     """The fields with the rates of a device's steps in training, which a schedule changes."""
     server_rates: ClassVar[tuple[str, ...]] = ("server_rate",)
+    excludes: ClassVar[Mapping[str, str]] = {}
+    """Names of update transforms (`Transforms.features`) that the algorithm cannot be combined with, and the reason."""
     switches: ClassVar[tuple[str, ...]] = ("clip_norm", "weight_decay", "momentum")
     """Fields that are off if they are 0; what is off is never traced by JAX."""
 

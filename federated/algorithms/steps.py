@@ -9,7 +9,7 @@ from federated import tree
 from federated.learner import Batch, Gradient, Learner, sgd
 from federated.tree import Array, Tree
 
-__all__ = ["Descent", "accumulate", "change", "descend", "groups", "look_ahead", "part", "repeat", "tune"]
+__all__ = ["Descent", "accumulate", "change", "descend", "groups", "joined", "look_ahead", "part", "repeat", "tune"]
 
 
 class Descent(NamedTuple):
@@ -108,6 +108,11 @@ def change(before: Tree, after: Tree, statistics: tuple[str, ...] = ()) -> dict[
 def groups(batches: Batch, count: int) -> Batch:
     """Batches [steps * count, n, ...] as [steps, count, n, ...]: `count` is what one step of a meta-learner takes."""
     return _each(batches, lambda array: array.reshape(array.shape[0] // count, count, *array.shape[1:]))
+
+
+def joined(batches: Batch) -> Batch:
+    """Batches [steps, n, ...] as one [steps * n, ...]."""
+    return _each(batches, lambda array: array.reshape(-1, *array.shape[2:]))
 
 
 def part(batches: Batch, which: int | slice) -> Batch:

@@ -104,9 +104,9 @@ def test_every_algorithm_runs(name: str) -> None:
     assert ended.rows[-1]["evaluation"]["training"]["summary"]["devices"] == 3
 
 
-def test_second_derivatives_are_refused_by_devices_without() -> None:
-    with pytest.raises(FederatedError, match="3 times in a row"):
-        simulate(config(algorithm={"name": "maml"}), fleet(2))
+def test_second_derivatives_are_refused_before_a_device_is_asked() -> None:
+    with pytest.raises(FederatedError, match=r"maml needs exact second-order gradients.*expected fomaml"):
+        simulate(config(algorithm={"name": "maml"}), fleet(3), watch=lambda row: pytest.fail("a round was begun"))
 
 
 # -- devices that misbehave -------------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ class OneByOne:
 
 
 @pytest.mark.parametrize(
-    ("name", "group"), [("fedavg", 1), ("scaffold", 2), ("ditto", 1), ("meta_head", 2), ("meta_sgd_exact", 2)]
+    ("name", "group"),
+    [("fedavg", 1), ("scaffold", 2), ("ditto", 1), ("meta_head", 2), ("meta_sgd_exact", 2), ("qfedavg", 2)],
 )
 def test_a_fleet_computes_what_its_devices_do(name: str, group: int, learner: JaxLearner, looping: Looping) -> None:
     run = simulator(ALGORITHMS[name](), learner, group=group)
@@ -162,7 +163,7 @@ def test_empty_devices_are_named(learner: JaxLearner) -> None:
                   {"a": np.arange(1), "b": np.arange(0), "c": np.arange(0)}, steps=1, size=1)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["fedavg", "meta_head"])
+@pytest.mark.parametrize("name", ["fedavg", "meta_head", "qfedavg"])
 def test_a_fleet_computes_what_devices_with_bundles_compute(name: str, learner: JaxLearner) -> None:
     bundle = convert(mlp(5, 3, (4,)), trainable="*").bundle
     slow = OneByOne(ALGORITHMS[name](), LiteLearner(bundle, backend="reference"))

@@ -180,20 +180,92 @@ def test_gradients_are_clipped_and_matrices_decay(clip_norm: float, weight_decay
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_rates_of_a_schedule_are_those_of_training(name: str) -> None:
-    """With rates of zero nothing is learned; a server's rate of zero changes nothing."""
+    """With tiny rates nothing is learned; a server's rate of zero changes nothing."""
     algorithm = made(name)
     state = algorithm.init(PARAMS)
     broadcast = algorithm.broadcast(state)
     drawn = batches(2 * algorithm.batches_a_step)
     if algorithm.local_rates:
-        still = algorithm.with_rates(dict.fromkeys(algorithm.local_rates, 0.0))
+        still = algorithm.with_rates(dict.fromkeys(algorithm.local_rates, 1e-9))
         update, _ = still.local(LEARNER, broadcast, still.enrol(broadcast), drawn)
         payload = update.payload.get("params", {})
-        assert not any(payload[n].any() for n in W if n in payload)
+        assert all(abs(payload[n]).max() < 1e-6 for n in W if n in payload)
     if algorithm.server_rates:
         still = algorithm.with_rates(dict.fromkeys(algorithm.server_rates, 0.0))
         update, _ = algorithm.local(LEARNER, broadcast, algorithm.enrol(broadcast), drawn)
         near(still.apply(state, update.payload, 1.0)["params"], PARAMS)
+
+
+def transcribed(w: dict[str, Any], devices: list[Batch], q: float, rate: float, weights: list[float]) -> dict[str, Any]:
+    """Algorithm 2 of the paper in double precision: the model after one round."""
+    lipschitz = 1 / rate
+    deltas, steps = [], []
+    for drawn in devices:
+        x, y = drawn.inputs["x"].astype(np.float64), drawn.labels.astype(np.float64)
+        body, head = w["body.w"].astype(np.float64), w["head.b"].astype(np.float64)
+        loss = np.mean([((x[i] @ body + head - y[i]) ** 2).mean() / 2 for i in range(len(x))])
+        for i in range(len(x)):
+            off = x[i] @ body + head - y[i]
+            body, head = body - rate * x[i].T @ off / len(off), head - rate * off.mean(keepdims=True)
+        far = {"body.w": lipschitz * (w["body.w"] - body), "head.b": lipschitz * (w["head.b"] - head)}
+        deltas.append({name: loss**q * leaf for name, leaf in far.items()})
+        norm = sum((leaf**2).sum() for leaf in far.values())
+        steps.append(q * loss ** (q - 1) * norm + lipschitz * loss**q)
+    whole = sum(p * step for p, step in zip(weights, steps, strict=True))
+    return {n: w[n] - sum(p * delta[n] for p, delta in zip(weights, deltas, strict=True)) / whole for n in W}
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 5.0])
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+def test_qfedavg_is_algorithm_two(q: float, rate: float) -> None:
+    devices, weights = [batches(3, seed=seed) for seed in range(3)], [0.5, 0.3, 0.2]
+    algorithm = made("qfedavg", q=q, rate=rate)
+    state = algorithm.init(PARAMS)
+    updates = [algorithm.local(LEARNER, algorithm.broadcast(state), {}, drawn)[0] for drawn in devices]
+    after = algorithm.apply(state, tree.weighted_mean([update.payload for update in updates], weights), 1.0)["params"]
+    near(after, transcribed(PARAMS, devices, q, rate, weights))
+    mean = sum(p * (update.payload["statistics"]["norm.mean"]) for p, update in zip(weights, updates, strict=True))
+    near(after, {"norm.mean": PARAMS["norm.mean"] + mean}, ["norm.mean"])
+    assert {leaf.dtype for _, leaf in tree.leaves(updates[0].payload)} == {np.dtype(np.float32)}
+
+
+def test_without_fairness_qfedavg_is_fedavg() -> None:
+    drawn = batches(2)
+    ours, theirs = made("qfedavg", q=0.0), made("fedavg")
+    state = theirs.init(PARAMS)
+    after = [algorithm.apply(state, work(algorithm, drawn)[0].payload, 1.0)["params"] for algorithm in (ours, theirs)]
+    near(*after, names=(*W, "norm.mean"), tolerance=1e-6)
+
+
+def test_fairness_brings_losses_closer() -> None:
+    """Two devices agree, one differs: the larger q, the closer the one comes to the others."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 1, 40, 3)).astype(np.float32)
+    rules = np.float32([[1, 0, 0], [1, 0, 0], [-1, 0, 0]])
+    devices = [Batch({"x": x[i]}, x[i] @ rules[i]) for i in range(3)]
+
+    def losses(q: float) -> list[float]:
+        algorithm = made("qfedavg", q=q, rate=0.3)
+        state = algorithm.init(PARAMS)
+        for _ in range(60):
+            payloads = [algorithm.local(LEARNER, algorithm.broadcast(state), {}, d)[0].payload for d in devices]
+            state = algorithm.apply(state, tree.weighted_mean(payloads, [1.0] * 3), 1.0)
+        return [float(LEARNER.evaluate(state["params"], at(drawn, 0)).loss) for drawn in devices]
+
+    spreads = [max(found) - min(found) for found in map(losses, (0.0, 1.0, 5.0))]
+    assert spreads[0] > 1.5 * spreads[1] > 1.5 * spreads[2]
+
+
+def test_a_loss_of_nothing_divides_by_nothing() -> None:
+    class Perfect(Quadratic):
+        def evaluate(self, params: Any, batch: Batch) -> Any:
+            return super().evaluate(params, batch)._replace(loss=np.float32(0))
+
+    algorithm = made("qfedavg", q=5.0)
+    state = algorithm.init(PARAMS)
+    update, _ = algorithm.local(Perfect(), algorithm.broadcast(state), {}, batches(1))
+    after = algorithm.apply(state, update.payload, 1.0)["params"]
+    assert all(np.isfinite(leaf).all() for leaf in after.values())
 
 
 def test_statistics_go_apart_where_servers_have_optimisers() -> None:
@@ -469,6 +541,8 @@ WRONG = [
     ({"name": "meta_head", "momentum": 0.9}, r"meta_head: momentum has no effect"),
     ({"name": "perfedavg", "momentum": 0.9}, r"momentum: no such key"),
     ({"name": "fedavg", "clip_norm": -1.0}, r"expected clip_norm of at least 0"),
+    ({"name": "qfedavg", "rate": 0.0}, r"qfedavg: expected a rate above 0"),
+    ({"name": "qfedavg", "q": -1.0}, r"qfedavg: expected q of at least 0"),
     ({"name": "maml", "clip_norm": 1.0}, r"maml: clip_norm has no effect on exact second-order gradients; omit it"),
     ({"name": "fedmomentum", "tau": 0.1}, r"fedmomentum: tau has no effect with server 'momentum'; omit it"),
     ({"name": "fomaml", "server": "sgd", "beta1": 0.5}, r"beta1 has no effect with server 'sgd'"),
