@@ -1,4 +1,4 @@
-"""Some parameters are learned together, some stay on the device: FedPer, FedRep, FedBN.
+"""FedPer, FedRep, FedBN: some parameters are learned together, some stay on the device.
 
 Arivazhagan et al., "Federated Learning with Personalization Layers", 2019 (FedPer: all at once); Collins et al.,
 "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021, algorithm 1 (FedRep: first the head,
