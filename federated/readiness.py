@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from federated.algorithms import Algorithm
+from federated.client.lite import CURVATURE
 from federated.config import Config
 from federated.errors import FederatedError
 from lite_runtime.bundle import Bundle
@@ -32,8 +33,8 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 
 def check(config: Config, held: Bundle) -> None:
     """Raises FederatedError, with the remedy, for a setting of the bundle's optimiser that the run does not state, and
-    for an algorithm that no bundle can compute."""
-    check_algorithm(config.algorithm, second_order=False)
+    for an algorithm that the bundle cannot compute."""
+    check_algorithm(config.algorithm, second_order=CURVATURE in held.uses)
     _check_settings(config.algorithm, config.source.get("algorithm", {}), held.metadata.get(TRAIN_STEP, {}))
 
 
@@ -42,8 +43,8 @@ def check_algorithm(algorithm: Algorithm, *, second_order: bool) -> None:
     as in `Learner`."""
     if algorithm.second_order and not second_order:
         raise FederatedError(
-            f"algorithm.name: {algorithm.name} needs exact second-order gradients, which bundles do not offer; "
-            f"expected {' or '.join(algorithm.instead)}, or a simulation with cloud.federated.Simulator"
+            f"algorithm.name: {algorithm.name} needs exact second-order gradients, which this bundle does not offer; "
+            f"convert the model with --second-order, or choose {' or '.join(algorithm.instead)}"
         )
 
 

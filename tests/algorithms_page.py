@@ -31,8 +31,9 @@ are refused. Every algorithm also has
 {common}
 
 `momentum` is that of the steps on a device, in training and adapting; it begins at zero in each round. *Schedule*: the
-rates that [`[schedule]`](federated.md#local-steps-and-learning-rates) changes from round to round. *Devices*: whether
-bundles can compute it; the others run in `cloud.federated.Simulator`, and `msedge federate` refuses them.
+rates that [`[schedule]`](federated.md#local-steps-and-learning-rates) changes from round to round. *Devices*: the
+option of `msedge convert` that a bundle needs besides `--trainable`; without it `msedge federate` refuses the
+algorithm.
 
 | name | | devices | personal state | equal weights | schedule |
 |---|---|---|---|---|---|
@@ -72,8 +73,9 @@ def _row(kind: type[Algorithm]) -> str:
     made = kind()
     rates = ", ".join(f"`{rate}`" for rate in (*kind.local_rates, *kind.server_rates))
     personal = kind.enrol is not Algorithm.enrol
-    answers = ("yes" if truth else "no" for truth in (not kind.second_order, personal, made.uniform))
-    return f"| `{kind.name}` | [{_title(heading)}](#{_anchor(heading)}) | {' | '.join(answers)} | {rates} |"
+    devices = "`--second-order`" if kind.second_order else "yes"
+    answers = ("yes" if truth else "no" for truth in (personal, made.uniform))
+    return f"| `{kind.name}` | [{_title(heading)}](#{_anchor(heading)}) | {devices} | {' | '.join(answers)} | {rates} |"
 
 
 def _section(module: str, kinds: list[type[Algorithm]]) -> str:
@@ -83,7 +85,7 @@ def _section(module: str, kinds: list[type[Algorithm]]) -> str:
         parts += [f"`{kind.name}`: {_plain(inspect.getdoc(kind) or '')}", ""]
         parts += [f"Defaults: {', '.join(f'`{e.name} = {_toml(e.default)}`' for e in settings(kind))}"]
         if kind.second_order:
-            parts += ["", f"Not on devices; instead: {' or '.join(kind.instead)}."]
+            parts += ["", f"Similar: {' or '.join(kind.instead)}."]
         if kind.excludes:
             parts += ["", f"Not with {', '.join(kind.excludes)}: {next(iter(kind.excludes.values()))}."]
         parts.append("")

@@ -40,6 +40,7 @@ def convert(
     weight_decay: option.WeightDecay = 0.0,
     clip_norm: option.ClipNorm = None,
     batch_norm: option.BatchNorm = "frozen",
+    second_order: option.SecondOrder = False,
     processing: option.Processing = None,
     state: option.State = None,
     integers: option.Integers = None,
@@ -55,7 +56,7 @@ def convert(
     from converter import convert as run
     from converter.quantize import Options
     from converter.quantize.accuracy.evaluation import Accuracy
-    from converter.training import Training
+    from converter.training.options import USUAL, Training
     from lite_runtime.bundle.processing import load as load_processing
 
     training = None
@@ -69,6 +70,7 @@ def convert(
             weight_decay=weight_decay,
             clip_norm=clip_norm,
             batch_norm=batch_norm,
+            signatures=(*USUAL, "curvature") if second_order else USUAL,
         )
     else:
         _refuse_untrained(context)
@@ -129,7 +131,7 @@ def _refuse_untrained(context: typer.Context) -> None:
             raise typer.BadParameter("only used with --trainable or --lora; both are missing", param_hint=flag)
 
 
-_FOR_TRAINING = ("loss", "optimizer", "learning_rate", "weight_decay", "clip_norm", "batch_norm")
+_FOR_TRAINING = ("loss", "optimizer", "learning_rate", "weight_decay", "clip_norm", "batch_norm", "second_order")
 
 
 def _lora(text: str) -> Lora:

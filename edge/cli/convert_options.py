@@ -154,6 +154,14 @@ BatchNorm: TypeAlias = Annotated[
         rich_help_panel=_TRAINING,
     ),
 ]
+SecondOrder: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--second-order",
+        help="Add products with the Hessian, for the federated algorithms maml and meta_sgd_exact.",
+        rich_help_panel=_TRAINING,
+    ),
+]
 Processing: TypeAlias = Annotated[
     Path | None,
     typer.Option(

@@ -313,7 +313,8 @@ def _task(message: bytes, learner: Any, bundle: str) -> Task:
         )
     algorithm = algorithm_from(meta["algorithm"])
     if algorithm.second_order and not learner.second_order:
-        raise FederatedError(f"{algorithm.name}: expected second derivatives, which this bundle does not offer")
+        raise FederatedError(f"{algorithm.name}: expected second derivatives, which this bundle does not offer; "
+                             "convert it with --second-order")
     start = algorithm.broadcast(algorithm.init(learner.params))
     codec, data = Codec.parse(meta["down"]), body["data"].tobytes()
     broadcast = read_whole(codec, data, Spec.of(start)) if meta.get("parts") is None else first(start)

@@ -10,7 +10,7 @@ import pytest
 
 from cloud.zoo import mlp
 from converter import convert
-from converter.training import Training
+from converter.training.options import USUAL, Training
 from federated.config import Config, parse
 from federated.errors import FederatedError
 from federated.readiness import check
@@ -72,8 +72,26 @@ def test_a_run_does_not_begin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "instead"), [("maml", "fomaml"), ("meta_sgd_exact", "meta_sgd ")])
 def test_second_order_is_refused_before_the_first_round(name: str, instead: str) -> None:
-    says = f"algorithm.name: {name} needs exact second-order gradients.*expected {instead}"
+    says = f"algorithm.name: {name} needs exact second-order gradients.*--second-order, or choose {instead}"
     with pytest.raises(FederatedError, match=says):
         check(words(name=name), bundle.read(bundled()))
     with pytest.raises(FederatedError, match=says):
         simulate(config(algorithm={"name": name}), fleet(2))
+    check(words(name=name), bundle.read(bundled(signatures=(*USUAL, "curvature"))))
+
+
+def test_a_bundle_of_second_order_trains_by_maml(tmp_path: Path) -> None:
+    (tmp_path / "m.mslite").write_bytes(bundled(signatures=(*USUAL, "curvature")))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 4)).astype(np.float32)
+    rule = rng.normal(size=(4, 3))
+    np.savez(tmp_path / "d.npz", x=x, labels=(x @ rule).argmax(1), device=[f"d{at % 3}" for at in range(120)])
+    said = {
+        "model": {"bundle": "m.mslite"}, "data": {"shards": "d.npz"}, "rounds": {"count": 12},
+        "algorithm": {"name": "maml", "server_rate": 0.1, "rate": 0.2}, "evaluation": {"every": 12},
+    }  # fmt: skip
+    made = parse(said, tmp_path)
+    ended = simulate(made, fleet_of(made))
+    assert [row["answered"] for row in ended.rows] == [3] * 12
+    summary = ended.rows[-1]["evaluation"]["training"]["summary"]
+    assert summary["loss_after"]["mean"] < 0.7 and ended.rows[-1]["loss"] < 0.7 * ended.rows[0]["loss"]

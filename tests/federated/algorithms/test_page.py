@@ -31,6 +31,7 @@ def test_what_is_said_to_run_on_devices_does(lite: LiteLearner, name: str) -> No
     drawn = drawn._replace(labels=(drawn.labels > 0).astype("int64"))
     broadcast = algorithm.broadcast(algorithm.init(lite.params))
     row = next(line for line in algorithms_page.page().splitlines() if line.startswith(f"| `{name}` |"))
+    assert (row.split(" | ")[2] == "`--second-order`") == ALGORITHMS[name].second_order
     if row.split(" | ")[2] == "yes":
         update, _ = algorithm.local(lite, broadcast, algorithm.enrol(broadcast), drawn)
         assert update.loss > 0
