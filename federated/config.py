@@ -57,7 +57,8 @@ class Model(_Section, frozen=True):
 
 class Data(_Section, frozen=True):
     """Where examples are. `shards`: one .npz with arrays by input name, `labels` and `device`, or a folder of NAME.npz;
-    simulated devices are its names. For a real device, its node's configuration gives the path of its data."""
+    simulated devices are its names. For a real device, its node's configuration gives the path of its data, and the
+    names of its arrays as `labels` and `owners`."""
 
     shards: str = ""
     labels: str = "labels"

@@ -201,17 +201,17 @@ def shards(path: Path, labels: str = "labels", device: str = "device") -> dict[s
     return found
 
 
-def own(path: Path, name: str) -> Batch:
+def own(path: Path, name: str, labels: str = "labels", device: str = "device") -> Batch:
     """The examples of one device, from files as for `shards`; of a folder only its own file is read."""
     if not path.is_dir():
-        found = shards(path)
+        found = shards(path, labels, device)
         if name in found:
             return found[name]
         names = list(found)
     else:
         files = {file.stem: file for file in sorted(path.glob("*.npz"))}
         if name in files:
-            data = _batch(files[name], _arrays(files[name]), "labels")
+            data = _batch(files[name], _arrays(files[name]), labels)
             if not size(data):
                 raise FederatedError(f"{files[name]}: no examples of {name}; leave such devices out")
             return data

@@ -82,11 +82,11 @@ class Schedule(Table, frozen=True):
         return algorithm.with_rates({name: self.scale(kind, number, count) for name, kind in rates.items()})
 
     def scale(self, kind: Kind, number: int, count: int) -> float:
-        """The factor of round `number`, from 1. Rounded, so that it does not depend on the system's cosine."""
-        if number < self.warmup:
-            return round(number / self.warmup, 12)
+        """The factor of round `number`, from 1; twelve digits, so that it does not depend on the system's cosine."""
         first = max(1, self.warmup)
-        return round(_SCALES[kind](self, number - first, (self.rounds or count) - first + 1), 12)
+        rising = number < first
+        found = number / first if rising else _SCALES[kind](self, number - first, (self.rounds or count) - first + 1)
+        return float(f"{found:.12g}")
 
 
 def _cosine(schedule: Schedule, after: int, length: int) -> float:

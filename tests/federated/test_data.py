@@ -210,6 +210,8 @@ def test_a_device_reads_its_own_file_only(tmp_path: Path) -> None:
         data.own(tmp_path, "bob")
     np.savez(tmp_path / "all.npz", x=np.arange(6).reshape(3, 2), labels=[0, 1, 2], device=["b", "a", "b"])
     assert data.own(tmp_path / "all.npz", "b").labels.tolist() == [0, 2]
+    np.savez(tmp_path / "words.npz", x=np.arange(6).reshape(3, 2), y=[0, 1, 2], who=["b", "a", "b"])
+    assert data.own(tmp_path / "words.npz", "b", "y", "who").labels.tolist() == [0, 2]
     with pytest.raises(FederatedError, match=r"all\.npz: expected examples of device 'c', got those of a, b"):
         data.own(tmp_path / "all.npz", "c")
 

@@ -27,6 +27,7 @@ def test_factors_by_round() -> None:
     assert factors(Schedule(local="step", every=2, factor=0.1), 5) == pytest.approx([1, 1, 0.1, 0.1, 0.01])
     assert factors(Schedule(warmup=4), 6) == [0.25, 0.5, 0.75, 1, 1, 1]
     assert factors(Schedule(local="step", warmup=2, every=1), 4) == [0.5, 1, 0.5, 0.25]
+    assert 0 < factors(Schedule(local="step", every=1), 90)[-1] == pytest.approx(0.5**89, rel=1e-9)
     half = [(1 + math.cos(math.pi * at / 5)) / 2 for at in range(5)]
     assert factors(Schedule(local="cosine"), 5) == pytest.approx(half)
     raised = [*(0.5 + x / 2 for x in half), 0.5, 0.5]

@@ -544,6 +544,8 @@ WRONG = [
     ({"name": "qfedavg", "rate": 0.0}, r"qfedavg: expected a rate above 0"),
     ({"name": "qfedavg", "q": -1.0}, r"qfedavg: expected q of at least 0"),
     ({"name": "maml", "clip_norm": 1.0}, r"maml: clip_norm has no effect on exact second-order gradients; omit it"),
+    ({"name": "maml", "inner_steps": 101}, r"maml: expected inner_steps of 1 to 100, got 101"),
+    ({"name": "meta_sgd_exact", "inner_steps": 101}, r"meta_sgd_exact: expected inner_steps of 1 to 100"),
     ({"name": "fedmomentum", "tau": 0.1}, r"fedmomentum: tau has no effect with server 'momentum'; omit it"),
     ({"name": "fomaml", "server": "sgd", "beta1": 0.5}, r"beta1 has no effect with server 'sgd'"),
     ({"name": "local_only", "uniform": True}, r"local_only: uniform has no effect without a mean"),
