@@ -95,8 +95,7 @@ def convert(
     )
     if declared is not None:
         _write_fitting(output, conversion.bundle, declared)
-    if report is not None:
-        _write_report(report, conversion.report)
+    _write_report(report, conversion.report)
     if as_json:
         emit({"output": str(output), **conversion.report.as_dict()})
     else:
@@ -159,7 +158,9 @@ def _progress(what: str, done: int, total: int) -> None:
     say(f"{what}: {done} of {total}" if total else f"{what}: {done}")
 
 
-def _write_report(path: Path, report: Report) -> None:
+def _write_report(path: Path | None, report: Report) -> None:
+    if path is None:
+        return
     from converter.report import page
     from lite_runtime._files import write_atomically
     from lite_runtime.errors import MsedgeError
