@@ -189,6 +189,8 @@ class _Learning:
     """Limit of a step's working memory in bytes."""
     batch: int = 1
     """The size used for open dimensions when working memory is measured."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What the bundle says about its `train_step`."""
 
 
 def _need_no_variables(state: Mapping[str, Array]) -> None:
@@ -230,7 +232,8 @@ def _learn(
         report.passes += quantize_backbone(prepared, options, calibration, report)
     signed = training.sign(prepared)
     report.training = training.describe(signed, prepared)
-    return _Learning(signed.models, signed.uses, signed.state, wanted.arena_budget, wanted.arena_batch)
+    said = training.step_settings(wanted)
+    return _Learning(signed.models, signed.uses, signed.state, wanted.arena_budget, wanted.arena_batch, said)
 
 
 def _within_budget(graph: Graph, learning: _Learning, budget: int, report: Report) -> Graph:
@@ -395,7 +398,7 @@ def _write(
     try:
         data = bundle.write(
             None, graphs, state=learning.state, uses=learning.uses,
-            provenance=_provenance(report), metadata=described, golden=examples,
+            provenance=_provenance(report), metadata={**described, **learning.metadata}, golden=examples,
         )  # fmt: skip
     except BundleError as error:
         raise ConvertError(f"the converted model is not a valid bundle: {error}; this is a bug in msedge") from error

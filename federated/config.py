@@ -6,7 +6,7 @@ A key that is not set has the default given here; a key that does not exist is a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,6 +19,7 @@ from federated.codec.signds import SignDS
 from federated.errors import FederatedError
 from federated.messages.downlink import follows
 from federated.messages.transforms import Transforms
+from federated.schedule import Schedule
 from federated.tables import Count, NotNegative, Positive, Reader, Seed, Share, Table, Whole
 
 __all__ = [
@@ -56,13 +57,15 @@ class Model(_Section, frozen=True):
 
 class Data(_Section, frozen=True):
     """Where examples are. `shards`: one .npz with arrays by input name, `labels` and `device`, or a folder of NAME.npz;
-    simulated devices are its names. For a real device, its node's configuration gives the path of its data."""
+    simulated devices are its names. For a real device, its node's configuration gives the path of its data, and the
+    names of its arrays as `labels` and `owners`."""
 
     shards: str = ""
     labels: str = "labels"
     device: str = "device"
     test: Share = 0.25
-    """The share of each label's examples that a device keeps to test its model."""
+    """The share of its examples that a device keeps to test its model, of every label in proportion. With two examples
+    or more, at least one is kept and at least one is trained on."""
 
 
 class Local(_Section, frozen=True):
@@ -164,12 +167,14 @@ class Sync(_Section, frozen=True):
 
     store: str = ""
     only: tuple[str, ...] = ()
-    """Glob patterns of the parameters that differ from device to device: only these are tuned, so that a server
-    computes the rest once for requests of many devices; (): all that the algorithm adapts."""
+    """Glob patterns of the parameters that differ from device to device: only these are tuned and sent, so that a
+    server computes the rest once for requests of many devices; (): all that the algorithm adapts."""
     versions: Count = 3
     """The number of newest versions kept per device."""
     days: Positive = 90.0
     """The retention in days."""
+    consent: Literal["none", "backup", "serve"] = "none"
+    """The consent of simulated devices. A real device has its owner's, which its node's configuration gives."""
 
 
 class Report(_Section, frozen=True):
@@ -188,6 +193,7 @@ class _Sections(_Section, frozen=True):
     data: Data = Data()
     local: Local = Local()
     rounds: Rounds = Rounds()
+    schedule: Schedule = Schedule()
     buffer: Buffer = msgspec.field(default=Buffer(), name="async")
     evaluation: Evaluation = Evaluation()
     codec: Wire = Wire()
@@ -246,7 +252,48 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
             'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose devices'
         )
     parts["algorithm"] = algorithm_from(file.algorithm)
-    return Config(**parts, transforms=transforms, source=words, folder=folder)
+    made = Config(**parts, transforms=transforms, source=words, folder=folder)
+    _refuse_idle(made)
+    made.schedule.check(made.algorithm)
+    for feature in sorted(made.transforms.features & made.algorithm.excludes.keys()):
+        why = made.algorithm.excludes[feature]
+        raise FederatedError(f"these settings cannot be combined: {made.algorithm.name} with {feature}: {why}")
+    return made
+
+
+def _refuse_idle(config: Config) -> None:
+    """Raises FederatedError for a key that another key leaves without effect, if it differs from its default."""
+    sections: Mapping[str, Table] = {
+        "rounds": config.rounds,
+        "async": config.buffer,
+        "sync": config.sync,
+        "privacy": config.transforms.privacy,
+    }
+    for section, keys, acts, needed in _IDLE:
+        for key in () if acts(config) else keys:
+            value = getattr(sections[section], key)
+            if value != getattr(type(sections[section])(), key):
+                raise FederatedError(f"{section}.{key}: has no effect without {needed}; got {_shown(value)}; omit it")
+
+
+def _shown(value: object) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)[:80]
+
+
+_IDLE: tuple[tuple[str, tuple[str, ...], Callable[[Config], bool], str], ...] = (
+    ("async", Buffer.__struct_fields__, lambda c: c.rounds.mode == "async", 'rounds.mode = "async"'),
+    (
+        "rounds",
+        ("fraction", "quorum", "over_selection"),
+        lambda c: c.rounds.mode == "sync",
+        'rounds.mode = "sync" (asynchronous rounds have async.concurrency and async.size)',
+    ),
+    ("sync", ("only", "versions", "days", "consent"), lambda c: bool(c.sync.store), "sync.store"),
+    ("privacy", ("multiplier", "epsilon", "delta"), lambda c: c.transforms.privacy.noise != "none", "privacy.noise"),
+    ("privacy", ("threshold", "bits"), lambda c: c.transforms.privacy.secure, "privacy.secure = true"),
+    ("privacy", ("count_noise",), lambda c: c.transforms.privacy.adaptive > 0, "privacy.adaptive"),
+)
+"""(section, keys, when they have an effect, what that needs)"""
 
 
 TEMPLATE = """\
@@ -262,7 +309,10 @@ shards = "devices.npz"         # arrays by input name, labels, device (owner of 
 # test = 0.25                  # the share of its examples that a device keeps for testing
 
 [algorithm]
-name = "fedavg"                # its hyperparameters follow: rate = 0.05
+name = "fedavg"                # its hyperparameters follow (docs/algorithms.md): rate = 0.05
+# momentum = 0.0               # of the steps on a device
+# clip_norm = 0.0              # the largest norm of a step's gradients; 0: any
+# weight_decay = 0.0           # of matrices and filters
 
 [local]
 # steps = 10                   # local steps per round
@@ -279,6 +329,15 @@ count = 20
 # compensate = false           # answers of devices that answer rarely get more weight
 # seed = 0
 # mode = "sync"                # or "async": then [async] size, concurrency, exponent, most
+
+[schedule]
+# local = "constant"           # of the rate of devices' steps over the rounds: or "step" (every, factor), "cosine"
+# server = "constant"          # of server_rate
+# warmup = 0                   # rounds in which both rise to the full rate
+# every = 10                   # step: rounds until the rate is multiplied by factor again
+# factor = 0.5
+# rounds = 0                   # cosine: its last round, after which the factor is `least`; 0: the run's last
+# least = 0.0
 
 [evaluation]
 # every = 5                    # rounds
@@ -310,9 +369,10 @@ checkpoint = "run.state"       # the server's, after each round: --resume contin
 
 [sync]
 # store = ""                   # personal versions, of devices whose owners agreed
-# only = []                    # such as ["head*"]: tune only these; a server computes the rest once for all devices
+# only = []                    # such as ["head*"]: tune and send only these; the rest is computed once for all
 # versions = 3
 # days = 90.0
+# consent = "none"             # of simulated devices: "backup" or "serve"; a real device has its owner's
 
 [report]
 json = "run.json"

@@ -18,9 +18,12 @@ from federated.learner import Batch
 from federated.tree import Array
 
 __all__ = [
-    "by_device", "dirichlet", "draw", "join", "pick", "shards", "sinusoids", "size", "split", "support_query",
+    "by_device", "dirichlet", "draw", "join", "own", "pick", "shards", "sinusoids", "size", "split", "support_query",
     "synthetic",
 ]  # fmt: skip
+
+ROUNDING = 1e-9
+"""Shares such as 1 - 0.9 are a little less than they should be; their products are rounded down to the right number."""
 
 
 def size(data: Batch) -> int:
@@ -57,13 +60,26 @@ def draw(data: Batch, rng: np.random.Generator, steps: int, n: int) -> Batch:
 
 
 def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """Two random parts, `share` of every label's examples in the first, rounded down, but at least one example."""
-    first = np.zeros(size(data), bool)
-    for alike in _alike(data.labels):
-        rows = rng.permutation(alike)
-        first[rows[: int(share * len(rows))]] = True
-    if size(data) and not first.any():
-        first[rng.integers(size(data))] = True
+    """Two random parts. The first has `share` of the examples, rounded; of every label it has `share` of that label's,
+    rounded down or up.
+
+    Each part has at least one example if there are two; a single example is in the first part.
+    """
+    count = size(data)
+    groups = [rng.permutation(alike) for alike in _alike(data.labels)]
+    exact = np.array([share * len(group) for group in groups])
+    taken = np.floor(exact + ROUNDING).astype(int)
+    wanted = min(max(round(share * count), 1), max(count - 1, 1)) if count else 0
+    # The labels whose shares were rounded down by most get one more (the method of the largest remainder). Labels that
+    # lost equally are in random order, since many labels may have one example each.
+    order = rng.permutation(len(groups))
+    order = order[np.argsort(-(exact - taken)[order].round(9), kind="stable")]
+    step = 1 if wanted >= taken.sum() else -1
+    for at in (order if step > 0 else order[::-1])[: abs(wanted - int(taken.sum()))]:
+        taken[at] += step
+    first = np.zeros(count, bool)
+    for group, part in zip(groups, taken, strict=True):
+        first[group[:part]] = True
     return pick(data, np.flatnonzero(first)), pick(data, np.flatnonzero(~first))
 
 
@@ -90,7 +106,11 @@ def _alike(labels: Array) -> list[Array]:
 
 def by_device(data: Batch, devices: Array) -> dict[str, Batch]:
     """The natural split: examples of one person, speaker or machine, named by an array [n], sorted by name."""
-    return {str(name): pick(data, np.flatnonzero(devices == name)) for name in np.unique(devices)}
+    if not len(devices):
+        return {}
+    order = np.argsort(devices, kind="stable")  # once, so that the time does not grow with devices times examples
+    names, begins = np.unique(devices[order], return_index=True)
+    return {str(name): pick(data, rows) for name, rows in zip(names, np.split(order, begins[1:]), strict=True)}
 
 
 def dirichlet(
@@ -179,6 +199,25 @@ def shards(path: Path, labels: str = "labels", device: str = "device") -> dict[s
     if empty or not found:
         raise FederatedError(f"{path}: no examples{' of ' + ', '.join(empty) if empty else ''}; leave such devices out")
     return found
+
+
+def own(path: Path, name: str, labels: str = "labels", device: str = "device") -> Batch:
+    """The examples of one device, from files as for `shards`; of a folder only its own file is read."""
+    if not path.is_dir():
+        found = shards(path, labels, device)
+        if name in found:
+            return found[name]
+        names = list(found)
+    else:
+        files = {file.stem: file for file in sorted(path.glob("*.npz"))}
+        if name in files:
+            data = _batch(files[name], _arrays(files[name]), labels)
+            if not size(data):
+                raise FederatedError(f"{files[name]}: no examples of {name}; leave such devices out")
+            return data
+        names = list(files)
+    others = ", ".join(names) or "none"
+    raise FederatedError(f"{path}: expected examples of device {name!r}, got those of {others}"[:500])
 
 
 def _arrays(file: Path) -> dict[str, Array]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from federated import tree
 from federated.tree import Array, Tree
 
-__all__ = ["Batch", "Evaluation", "Gradient", "Learner", "sgd"]
+__all__ = ["Batch", "Evaluation", "Gradient", "Learner", "Shaped", "sgd"]
 
 Carry = TypeVar("Carry")
 
@@ -63,6 +63,39 @@ class Learner(Protocol):
     ) -> tuple[Carry, Any]:
         """`carry, out = step(carry, batch)` over batches [steps, n, ...]; the last carry, and the outs stacked (a tree
         or an array). A loop on a device, `jax.lax.scan` in the simulator."""
+
+
+class Shaped:
+    """A learner whose gradients are clipped and then decayed; everything else is the given learner's.
+
+    clip_norm: the largest Euclidean norm of a batch's gradients together, 0 for none (Pascanu et al., "On the
+    Difficulty of Training Recurrent Neural Networks", ICML 2013). weight_decay: this multiple of the parameters is
+    added to the gradients of matrices and filters, never of biases and scales. Both as in `converter.training`.
+    """
+
+    def __init__(self, learner: Learner, clip_norm: Any, weight_decay: Any) -> None:
+        self._learner, self._clip_norm, self._weight_decay = learner, clip_norm, weight_decay
+        self.second_order = learner.second_order
+        self.meta_gradient, self.evaluate, self.scan = learner.meta_gradient, learner.evaluate, learner.scan
+
+    @property
+    def params(self) -> Tree:
+        """The learner's."""
+        return self._learner.params
+
+    def gradient(self, params: Tree, batch: Batch) -> Gradient:
+        """See `Learner`."""
+        found = self._learner.gradient(params, batch)
+        grads = found.grads
+        if tree.is_on(self._clip_norm):
+            norm = tree.dot(grads, grads) ** 0.5
+            excess = (norm / self._clip_norm).clip(1.0, float("inf"))
+            grads = tree.map_leaves(lambda slope: slope / excess, grads)
+        if tree.is_on(self._weight_decay):
+            grads = tree.map_leaves(
+                lambda slope, x: slope + self._weight_decay * x if x.ndim >= 2 else slope, grads, params
+            )
+        return found._replace(grads=grads)
 
 
 def sgd(params: Tree, gradient: Gradient, rate: Any) -> dict[str, Any]:

@@ -16,28 +16,36 @@ from federated.config import Config, read
 from federated.data import shards
 from federated.errors import FederatedError
 from federated.learner import Batch, Learner
+from federated.readiness import check, check_algorithm
 from federated.server import checkpoint
 from federated.server.asynchronous import conduct_async
 from federated.server.conduct import After, Exchange, Watch, conduct
 from federated.server.federation import Federation, Start
-from federated.server.store import PersonalStore, Retention
+from federated.server.store import CONSENTS, PersonalStore, Retention
 from federated.server.sync import sync
 from federated.tree import Tree
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 
-__all__ = ["Fleet", "report", "run", "serve", "simulate", "start_of"]
+__all__ = ["Fleet", "opened", "report", "run", "serve", "simulate", "start_of"]
 
 
 @dataclass(frozen=True)
 class Fleet:
     """Devices in this process: their examples by name, their common learner, and their owners' consent
-    (`federated.server.store.CONSENTS`)."""
+    (`federated.server.store.CONSENTS`): of all devices, or by name, "none" for devices that are not named."""
 
     learner: Learner
     start: Start
     shards: Mapping[str, Batch]
-    consent: str = "none"
+    consent: str | Mapping[str, str] = "none"
+
+    def agreed(self, device: str) -> str:
+        """The consent of a device's owner. Raises FederatedError for an unknown one."""
+        found = self.consent if isinstance(self.consent, str) else self.consent.get(device, "none")
+        if found not in CONSENTS:
+            raise FederatedError(f"{device}: expected consent to be one of {', '.join(CONSENTS)}, got {found!r}")
+        return found
 
 
 def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
@@ -47,6 +55,13 @@ def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
     return learner, Start(learner.params, tuple(held.uses["gradients"].writes.values()), held.digest)
 
 
+def opened(config: Config) -> tuple[LiteLearner, Start]:
+    """`start_of` the configuration's bundle. Raises FederatedError also if the run cannot be made with it."""
+    path = config.path(config.model.bundle)
+    check(config, bundle.read(path))
+    return start_of(path)
+
+
 def fleet_of(config: Config, devices: int = 0) -> Fleet:
     """The fleet that `model.bundle` and `data.shards` name: its first `devices` by name, or all of them (0).
 
@@ -54,12 +69,12 @@ def fleet_of(config: Config, devices: int = 0) -> Fleet:
     """
     if not config.data.shards:
         raise FederatedError("data.shards: expected the examples of the simulated devices, got none")
-    learner, start = start_of(config.path(config.model.bundle))
+    learner, start = opened(config)
     found = shards(config.path(config.data.shards), config.data.labels, config.data.device)
     if devices > len(found):
         raise FederatedError(f"--simulate: expected at most the {len(found)} devices of the shards, got {devices}")
     names = sorted(found)[: devices or len(found)]
-    return Fleet(learner, start, {name: found[name] for name in names})
+    return Fleet(learner, start, {name: found[name] for name in names}, config.sync.consent)
 
 
 def simulate(
@@ -76,9 +91,10 @@ def simulate(
     """
     from federated.transport.local import run_here
 
+    check_algorithm(config.algorithm, second_order=fleet.learner.second_order)
     store = StateStore(config.path(config.state.devices) if config.state.devices else None, durable=False)
     devices = {
-        name: Device(name, fleet.learner, data, store, fleet.start.bundle, consent=fleet.consent)
+        name: Device(name, fleet.learner, data, store, fleet.start.bundle, consent=fleet.agreed(name))
         for name, data in fleet.shards.items()
     }
     ended: list[Federation] = []
@@ -103,7 +119,7 @@ def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
     if not isinstance(path, str) or not path:
         raise FederatedError(f"--run-config: expected config='FILE.toml', got {path!r}")
     config = read(path)
-    _, start = start_of(config.path(config.model.bundle))
+    _, start = opened(config)
     keep = config.state.checkpoint
     there = bool(keep) and config.path(keep).exists()
     resume = bool(words.get("resume")) and there

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 __all__ = [
-    "Array", "Tree", "add", "dot", "leaves", "map_leaves", "merge", "mul", "scale", "split", "sub", "take",
+    "Array", "Tree", "add", "dot", "is_on", "leaves", "map_leaves", "merge", "mul", "scale", "split", "sub", "take",
     "total", "weighted_mean", "zeros",
 ]  # fmt: skip
 
@@ -20,6 +20,11 @@ Array: TypeAlias = Any
 
 Tree: TypeAlias = Mapping[str, Any]
 """Names to arrays, or to further trees. Two trees combine if they have the same names."""
+
+
+def is_on(number: Any) -> bool:
+    """Whether a hyperparameter that 0 switches off is on. One that is traced by JAX is on: see `Algorithm.switches`."""
+    return not isinstance(number, int | float) or bool(number)
 
 
 def map_leaves(function: Callable[..., Array], tree: Tree, *others: Tree) -> dict[str, Any]:

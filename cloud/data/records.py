@@ -75,7 +75,7 @@ def write_records(path: str | os.PathLike[str], elements: Iterable[Mapping[str, 
     from cloud.data._grain import record_writer
 
     shown = os.fspath(path)
-    temporary = os.path.join(os.path.dirname(os.path.abspath(shown)), f".msedge-{os.urandom(8).hex()}.tmp")
+    temporary = os.path.join(os.path.dirname(os.path.abspath(shown)), f".msedge-records-{os.urandom(8).hex()}.tmp")
     count = 0
     try:
         with record_writer(temporary) as write:

@@ -48,9 +48,13 @@ class Adapting(NamedTuple):
 
 def apart(algorithm: Algorithm) -> tuple[Algorithm, dict[str, float]]:
     """The kind of algorithm, with its float fields zero, and those fields: arguments of the compiled function, so that
-    trying another learning rate needs no compilation."""
+    trying another learning rate needs no compilation. Switches that are off stay in the kind."""
     values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
-    numbers = {name: value for name, value in values.items() if isinstance(value, float)}
+    numbers = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, float) and (value or name not in algorithm.switches)
+    }
     return with_hyperparameters(algorithm, dict.fromkeys(numbers, 0.0)), numbers
 
 
@@ -72,7 +76,7 @@ def train(
     def device(common: Any, one: Training) -> tuple[Any, Any]:
         pool, broadcast, personal = common
         own = _personal(algorithm, broadcast, personal, one.numbers, one.known)
-        update, own = algorithm.local(learner.over(pool), broadcast, own, _numbers(pool, one.rows))
+        update, own = algorithm.local(algorithm.shaped(learner.over(pool)), broadcast, own, _numbers(pool, one.rows))
         weight = one.weights * update.weight
         return (tree.scale(update.payload, weight), weight), (own, update.loss)
 
@@ -95,7 +99,7 @@ def adapt(
         pool, broadcast, personal = common
         own = _personal(algorithm, broadcast, personal, one.numbers, one.known)
         reader, queries = learner.over(pool), _numbers(pool, one.queries)
-        adapted = algorithm.personalise(reader, broadcast, own, _numbers(pool, one.rows))
+        adapted = algorithm.personalise(algorithm.shaped(reader), broadcast, own, _numbers(pool, one.rows))
         before = reader.measure(algorithm.start(broadcast, own), queries, one.mask)
         return (), (before, reader.measure(adapted, queries, one.mask))
 

@@ -23,6 +23,7 @@ from cloud.federated.learner import JaxLearner
 from federated.algorithms.base import Algorithm
 from federated.data import draw
 from federated.learner import Batch, Evaluation
+from federated.schedule import Schedule
 from federated.server.rounds import choose, seed_of, wanted
 from federated.tree import Tree
 
@@ -58,15 +59,20 @@ class Simulator:
     with matrix products run faster in groups, convolutions one device at a time. Equal seeds give equal runs, and equal
     devices and batches in every simulator. `state` (the server's), `personal` (of all devices, [fleet, ...]) and
     `rounds` are the whole state of a run. Float fields of `algorithm` may be changed between rounds without compiling.
+    `schedule` changes its rates from round to round, as in `[schedule]` of a configuration; a cosine needs `rounds`.
     """
 
     def __init__(
         self, algorithm: Algorithm, learner: JaxLearner, pool: Batch, shards: Mapping[str, Rows],
-        *, steps: int, size: int, seed: int = 0, group: int = 1,
+        *, steps: int, size: int, seed: int = 0, group: int = 1, schedule: Schedule | None = None,
     ) -> None:  # fmt: skip
+        schedule = schedule or Schedule()
+        schedule.check(algorithm)
+        if schedule.open_ended:
+            raise TrainError("schedule.rounds: expected the round at which the cosine ends, got 0; set it")
         if empty := [name for name, rows in shards.items() if not len(rows)] or ([] if shards else ["the fleet"]):
             raise TrainError(f"expected at least one example of every device, got none of {', '.join(empty)}")
-        self.algorithm, self._learner = algorithm, learner
+        self.algorithm, self._learner, self._schedule = algorithm, learner, schedule
         self._names = sorted(shards)
         self._shards = [np.asarray(shards[name]) for name in self._names]
         self._index = {name: i for i, name in enumerate(self._names)}
@@ -91,7 +97,8 @@ class Simulator:
         devices = np.array([self._index[name] for name in names])
         asked = fleet.Training(devices, self._known[devices], rows, self._weights[devices])
         share = np.float32(len(devices) / len(self._names))
-        self.state, self.personal, losses = self._run(fleet.train, self._grouped(asked), share)
+        algorithm = self._schedule.at(self.algorithm, lot.number, self._schedule.rounds)
+        self.state, self.personal, losses = self._run(algorithm, fleet.train, self._grouped(asked), share)
         self._known[devices] = True
         self.rounds = lot.number
         # While JAX computes, draw what the next round will probably need.
@@ -115,7 +122,7 @@ class Simulator:
         ]
         queries, mask = _padded([np.asarray(own) for own in query])
         asked = self._grouped(fleet.Adapting(numbers, known, np.stack(rows), queries, mask))
-        found = self._run(fleet.adapt, asked)
+        found = self._run(self.algorithm, fleet.adapt, asked)
         before, after = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1)[: len(devices)], found)
         return before, after
 
@@ -134,8 +141,8 @@ class Simulator:
         drawn: Rows = draw(Batch({}, rows), rng, steps, size).labels
         return drawn
 
-    def _run(self, function: Any, *arguments: Any) -> Any:
-        kind, numbers = fleet.apart(self.algorithm)
+    def _run(self, algorithm: Algorithm, function: Any, *arguments: Any) -> Any:
+        kind, numbers = fleet.apart(algorithm)
         return _compute(
             function, kind, self._learner, self._mesh, numbers, self._pool, self.state, self.personal, *arguments
         )

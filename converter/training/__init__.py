@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from converter.training.options import LOSSES, OPTIMIZERS, SIGNATURES, Lora, Training
-from converter.training.signatures import Prepared, Signed, describe, prepare, sign
+from converter.training.signatures import Prepared, Signed, describe, prepare, sign, step_settings
 
 __all__ = [
     "LOSSES",
@@ -20,4 +20,5 @@ __all__ = [
     "describe",
     "prepare",
     "sign",
+    "step_settings",
 ]

@@ -16,8 +16,9 @@ LOSSES: tuple[Loss, ...] = get_args(Loss)
 Optimizer = Literal["sgd", "momentum", "adam"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 BatchNorm = Literal["frozen", "train"]
-Signature = Literal["predict", "train_step", "evaluate", "gradients"]
+Signature = Literal["predict", "train_step", "evaluate", "gradients", "curvature"]
 SIGNATURES: tuple[Signature, ...] = get_args(Signature)
+USUAL: tuple[Signature, ...] = ("predict", "train_step", "evaluate", "gradients")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class Training:
     """frozen: layers normalise by their running statistics, which do not change. train: if a scale or shift is trained,
     steps normalise by their batch and update the running statistics, which are state."""
     adapters: Lora | None = None
-    signatures: Sequence[Signature] = SIGNATURES
+    signatures: Sequence[Signature] = USUAL
+    """`curvature`, products with the Hessian, is needed for exact second-order meta-learning only."""
     arena_budget: int | None = None
     """The most bytes of working memory of a step with a batch of `arena_batch`: activations are recomputed in the
     backward part (Chen et al., 2016) until it fits."""

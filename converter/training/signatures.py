@@ -5,6 +5,7 @@
 | predict | the model's | the model's | |
 | evaluate | those the loss needs, labels | loss, examples, correct (classifiers) | |
 | gradients | the same | loss, grad/<parameter> | running statistics in training form |
+| curvature | the same, along/<parameter> | curve/<parameter>: the Hessian of the loss times `along` | |
 | train_step | the same | loss | parameters, slots of the optimiser, running statistics in training form |
 
 State is an input of the graph under its own name; its new value is an output named `next/<state>`.
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 import onnx_ir as ir
@@ -26,13 +29,13 @@ from converter.ir.grad.tape import Tape
 from converter.passes import cleanup
 from converter.training import fold_norms, losses, parameters
 from converter.training.adapters import insert_adapters
-from converter.training.ends import add_output
+from converter.training.ends import add_input, add_output
 from converter.training.losses import LABELS, Attached
 from converter.training.optimizers import update
-from converter.training.options import Signature, Training
+from converter.training.options import Optimizer, Signature, Training
 from lite_runtime.graph import Array, StateUse
 
-__all__ = ["Prepared", "Signed", "describe", "prepare", "sign"]
+__all__ = ["Prepared", "Signed", "describe", "prepare", "sign", "step_settings"]
 
 
 @dataclass
@@ -115,6 +118,28 @@ def describe(signed: Signed, prepared: Prepared) -> dict[str, Any]:
     }
 
 
+def step_settings(training: Training) -> dict[str, Any]:
+    """The bundle's metadata about its `train_step`: settings of the optimiser that have an effect and are not the
+    default, by name. Federated learning, which takes its own steps, refuses to ignore them."""
+    if "train_step" not in training.signatures:
+        return {}
+    common = ("optimizer", "learning_rate", "weight_decay", "clip_norm", "clip_value")
+    given = {name: getattr(training, name) for name in (*common, *_OF_OPTIMIZER[training.optimizer])}
+    said = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value != getattr(Training, name)
+    }
+    return {"train_step": said} if said else {}
+
+
+_OF_OPTIMIZER: Mapping[Optimizer, tuple[str, ...]] = {
+    "sgd": (),
+    "momentum": ("momentum", "nesterov"),
+    "adam": ("betas", "epsilon"),
+}
+
+
 def _drop_unread(model: ir.Model, among: Mapping[str, Array] | None) -> None:
     """Remove unused inputs, only those of these names if some are given; `labels` stays."""
     inputs = model.graph.inputs
@@ -146,6 +171,27 @@ def _gradients(model: ir.Model, prepared: Prepared, made: Signed) -> dict[str, s
     return _write(tape, moved)
 
 
+def _curvature(model: ir.Model, prepared: Prepared, made: Signed) -> dict[str, str]:
+    """The gradient of the inner product of the gradient with `along` (Pearlmutter, "Fast Exact Multiplication by the
+    Hessian", 1994, in reverse mode twice)."""
+    _, _, gradients = _backward(model, prepared)
+    tape = Tape(model.graph)
+    products = []
+    for name, gradient in gradients.items():
+        along = add_input(tape, f"along/{name}", prepared.state[name].shape)
+        products.append((tape.term(gradient) * along).op("ReduceSum", keepdims=0))
+    inputs = {v.name: v for v in model.graph.inputs}
+    wrt = [inputs[name] for name in prepared.parameters]
+    try:
+        found = differentiate(model, reduce(add, products).value, wrt)
+    except TrainingError as error:
+        raise TrainingError(f"signature curvature: the gradient is differentiated once more, but {error}") from None
+    tape = Tape(model.graph)
+    for name in prepared.parameters:
+        add_output(tape, found[name], f"curve/{name}")
+    return {}
+
+
 def _train_step(model: ir.Model, prepared: Prepared, made: Signed) -> dict[str, str]:
     moved, loss, gradients = _backward(model, prepared)
     trained = {v.name: v for v in model.graph.inputs if v.name in prepared.parameters}
@@ -160,6 +206,7 @@ _MAKE: Mapping[Signature, Callable[[ir.Model, Prepared, Signed], dict[str, str]]
     "predict": _predict,
     "evaluate": _evaluate,
     "gradients": _gradients,
+    "curvature": _curvature,
     "train_step": _train_step,
 }
 

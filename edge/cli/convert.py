@@ -40,6 +40,7 @@ def convert(
     weight_decay: option.WeightDecay = 0.0,
     clip_norm: option.ClipNorm = None,
     batch_norm: option.BatchNorm = "frozen",
+    second_order: option.SecondOrder = False,
     processing: option.Processing = None,
     state: option.State = None,
     integers: option.Integers = None,
@@ -55,7 +56,7 @@ def convert(
     from converter import convert as run
     from converter.quantize import Options
     from converter.quantize.accuracy.evaluation import Accuracy
-    from converter.training import Training
+    from converter.training.options import USUAL, Training
     from lite_runtime.bundle.processing import load as load_processing
 
     training = None
@@ -69,6 +70,7 @@ def convert(
             weight_decay=weight_decay,
             clip_norm=clip_norm,
             batch_norm=batch_norm,
+            signatures=(*USUAL, "curvature") if second_order else USUAL,
         )
     else:
         _refuse_untrained(context)
@@ -93,8 +95,7 @@ def convert(
     )
     if declared is not None:
         _write_fitting(output, conversion.bundle, declared)
-    if report is not None:
-        _write_report(report, conversion.report)
+    _write_report(report, conversion.report)
     if as_json:
         emit({"output": str(output), **conversion.report.as_dict()})
     else:
@@ -129,7 +130,7 @@ def _refuse_untrained(context: typer.Context) -> None:
             raise typer.BadParameter("only used with --trainable or --lora; both are missing", param_hint=flag)
 
 
-_FOR_TRAINING = ("loss", "optimizer", "learning_rate", "weight_decay", "clip_norm", "batch_norm")
+_FOR_TRAINING = ("loss", "optimizer", "learning_rate", "weight_decay", "clip_norm", "batch_norm", "second_order")
 
 
 def _lora(text: str) -> Lora:
@@ -157,7 +158,9 @@ def _progress(what: str, done: int, total: int) -> None:
     say(f"{what}: {done} of {total}" if total else f"{what}: {done}")
 
 
-def _write_report(path: Path, report: Report) -> None:
+def _write_report(path: Path | None, report: Report) -> None:
+    if path is None:
+        return
     from converter.report import page
     from lite_runtime._files import write_atomically
     from lite_runtime.errors import MsedgeError

@@ -129,7 +129,11 @@ Loss: TypeAlias = Annotated[
 ]
 Optimizer: TypeAlias = Annotated[
     Literal["sgd", "momentum", "adam"],
-    typer.Option("--optimizer", help="How a training step applies gradients.", rich_help_panel=_TRAINING),
+    typer.Option(
+        "--optimizer",
+        help="How train_step applies gradients; federated runs have settings of their own.",
+        rich_help_panel=_TRAINING,
+    ),
 ]
 LearningRate: TypeAlias = Annotated[
     float,
@@ -147,6 +151,14 @@ BatchNorm: TypeAlias = Annotated[
     typer.Option(
         "--batch-norm",
         help="train: batch statistics in the normalisations whose scale or shift is trained; frozen: the stored ones.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+SecondOrder: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--second-order",
+        help="Add products with the Hessian, for the federated algorithms maml and meta_sgd_exact.",
         rich_help_panel=_TRAINING,
     ),
 ]

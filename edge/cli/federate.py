@@ -23,6 +23,7 @@ __all__ = ["federate"]
 
 
 def federate(
+    context: typer.Context,
     config: Annotated[
         Path | None, typer.Argument(metavar="CONFIG.toml", help="The run's configuration; --init prints a template.")
     ] = None,
@@ -52,6 +53,7 @@ def federate(
     The devices train a bundle made with `msedge convert --trainable`. The configuration sets the algorithm, the
     selection of devices, the encoding of updates, and the files that are written.
     """
+    _refuse_unused(context)
     if init:
         from federated.config import TEMPLATE
 
@@ -64,6 +66,8 @@ def federate(
         raise typer.BadParameter("expected a configuration; --init prints a template", param_hint="CONFIG.toml")
     if (simulate is None) == (superlink is None):
         raise typer.BadParameter("expected exactly one of --simulate N and --superlink HOST:PORT")
+    if certificates is not None and superlink is None:
+        raise typer.BadParameter("only used with --superlink, which is missing", param_hint="--certificates")
     if superlink is not None and report is not None:
         raise typer.BadParameter("omit --report: the server writes report.json; --render makes the page from it")
     if report is not None and not report.absolute().parent.is_dir():
@@ -74,12 +78,26 @@ def federate(
         _simulate(config, simulate or 0, resume, report, as_json)
 
 
+def _refuse_unused(context: typer.Context) -> None:
+    """--init and --render do no run: refuse the options of a run, which would have no effect."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    for only, allowed in (("init", ("init",)), ("render", ("render", "report"))):
+        for name in given if only in given else ():
+            if name not in allowed:
+                hint = "CONFIG.toml" if name == "config" else f"--{name.removeprefix('as_')}"
+                raise typer.BadParameter(f"not used with --{only}; omit it", param_hint=hint)
+
+
 def _submit(config: Path, superlink: str, certificates: Path | None, resume: bool, as_json: bool) -> None:
     """Submit the run; Flower shows the ServerApp's log, one line of JSON per round."""
     from federated.config import read
+    from federated.readiness import check
     from federated.transport.submit import submit
+    from lite_runtime import bundle
 
-    read(config)
+    words = read(config)
+    check(words, bundle.read(words.path(words.model.bundle)))  # refused now, not by the ServerApp
     if certificates is None:
         say("warning: without --certificates the SuperLink is not authenticated and the connection is not encrypted")
     code = submit(config, superlink, certificates=certificates, resume=resume, log=2 if as_json else None)

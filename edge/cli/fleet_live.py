@@ -84,7 +84,9 @@ def accuracies(row: Row) -> dict[str, tuple[float, float]]:
     found = {}
     for name, survey in row.get("evaluation", {}).items():
         if survey["summary"]:
-            found[name] = (survey["summary"]["accuracy_before"]["mean"], survey["summary"]["accuracy_after"]["mean"])
+            means = (survey["summary"][f"accuracy_{when}"]["mean"] for when in ("before", "after"))
+            before, after = (mean + 0.0 for mean in means)  # + 0.0: without the sign of a negative zero
+            found[name] = (before, after)
     return found
 
 

@@ -6,11 +6,12 @@ A series may have gaps (None); lines connect the points on both sides of a gap.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from itertools import cycle
 from typing import NamedTuple
 
-__all__ = ["Pair", "curves", "densities", "dumbbells", "shares"]
+__all__ = ["COLOURS", "EARLY", "Pair", "curves", "densities", "dumbbells", "shares"]
 
 WIDE, HIGH = 640, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 26, 24
@@ -19,7 +20,9 @@ LEAST = 1e-290
 """The smallest range of numbers that is drawn as such: the ticks of a smaller one would underflow."""
 MOST_DOTS = 30
 COLOURS = ("c0", "c1", "c2", "c3")
-"""CSS classes of the series, in order; defined in page.css."""
+"""CSS classes of the series, in order; defined in page.css. None of them is a colour of good or bad."""
+EARLY = " early"
+"""Added to a series' class: the same quantity before something was done; its line is dashed and its dots are hollow."""
 
 Numbers = Sequence[float | None]
 Write = Callable[[float], str]
@@ -37,10 +40,11 @@ class _Axis:
 
 
 def curves(
-    title: str, x: Sequence[int], series: Mapping[str, Numbers], write: Write = "{:g}".format, *, zero: bool = False
-) -> str:
+    title: str, x: Sequence[int], series: Mapping[str, Numbers], write: Write = "{:g}".format, *, zero: bool = False,
+    styles: Sequence[str] = COLOURS,
+) -> str:  # fmt: skip
     """A line chart with one line per series over the integers `x`; "" if there is nothing to draw. `zero`: the scale
-    begins at 0."""
+    begins at 0. `styles`: one of COLOURS for each series, with EARLY or without, repeated if there are more series."""
     seen = [v for values in series.values() for v in values if v is not None and math.isfinite(v)]
     if not seen or not x:
         return ""
@@ -48,8 +52,9 @@ def curves(
     across, up = _Axis(x[0], x[-1], LEFT, WIDE - RIGHT), _Axis(low, high, HIGH - BOTTOM, TOP)
     grid = "".join(_level(up(low + i * step), write(low + i * step)) for i in range(round((high - low) / step) + 1))
     ends = "".join(_text(across(n), HIGH - 8, str(n), "middle") for n in dict.fromkeys((x[0], x[-1])))
-    lines = "".join(_line(colour, x, values, across, up) for colour, values in zip(_colours(), series.values()))  # noqa: B905
-    return _figure(title, WIDE, HIGH, _legend(series) + grid + ends + lines)
+    drawn = zip(cycle(styles), series.values())
+    lines = "".join(_line(style, x, values, across, up) for style, values in drawn)
+    return _figure(title, WIDE, HIGH, _legend(series, styles=styles) + grid + ends + lines)
 
 
 class Pair(NamedTuple):
@@ -109,7 +114,7 @@ def densities(title: str, spreads: Mapping[str, tuple[Sequence[float], Sequence[
     base = f'<line class="grid" x1="12" x2="{WIDE - 12}" y1="{HIGH - BOTTOM}" y2="{HIGH - BOTTOM}"/>'
     lines = "".join(
         f'<polyline class="{colour}" points="{" ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in outline)}"/>'
-        for colour, outline in zip(_colours(), outlines.values())  # noqa: B905
+        for colour, outline in zip(cycle(COLOURS), outlines.values())
     )
     return _figure(title, WIDE, HIGH, _legend(outlines, "huge") + base + ends + lines)
 
@@ -135,7 +140,7 @@ def shares(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
     for i, (name, parts) in enumerate(rows.items()):
         y, at = TOP + 24 * i, 0.0
         drawn.append(_text(112, y + 12, name, "end"))
-        for colour, value in zip(_colours(), parts.values()):  # noqa: B905
+        for colour, value in zip(cycle(COLOURS), parts.values()):
             place = f'x="{across(at):.1f}" y="{y}" width="{across(at + value) - across(at):.1f}" height="16"'
             drawn.append(f'<rect class="{colour} full" {place}/>')
             at += value
@@ -155,27 +160,26 @@ def _ticks(low: float, high: float) -> tuple[float, float, float]:
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
 
 
-def _line(colour: str, x: Sequence[int], values: Numbers, across: _Axis, up: _Axis) -> str:
+def _dot(style: str, place: str) -> str:
+    return f'<circle class="{style.removesuffix(EARLY)} {"hollow" if style.endswith(EARLY) else "full"}" {place}/>'
+
+
+def _line(style: str, x: Sequence[int], values: Numbers, across: _Axis, up: _Axis) -> str:
     """A polyline, with a dot at each point if there are few."""
     points = [(across(n), up(v)) for n, v in zip(x, values, strict=True) if v is not None and math.isfinite(v)]
-    dots = "".join(f'<circle class="{colour} full" cx="{cx:.1f}" cy="{cy:.1f}" r="3"/>' for cx, cy in points)
+    dots = "".join(_dot(style, f'cx="{cx:.1f}" cy="{cy:.1f}" r="3"') for cx, cy in points)
     line = " ".join(f"{cx:.1f},{cy:.1f}" for cx, cy in points)
-    return f'<polyline class="{colour}" points="{line}"/>' + (dots if len(points) <= MOST_DOTS else "")
+    return f'<polyline class="{style}" points="{line}"/>' + (dots if len(points) <= MOST_DOTS else "")
 
 
-def _legend(names: Iterable[str], kind: str = "big") -> str:
+def _legend(names: Iterable[str], kind: str = "big", styles: Sequence[str] = COLOURS) -> str:
     at, low, letter = (float(LEFT), 10, 6.2) if kind == "big" else (12.0, 16, 12.0)
     parts = []
-    for colour, name in zip(_colours(), names):  # noqa: B905
+    for style, name in zip(cycle(styles), names):
         words = _text(at + 8, low + 4, name, kind=kind)
-        parts.append(f'<circle class="{colour} full" cx="{at:.0f}" cy="{low}" r="4"/>{words}')
+        parts.append(_dot(style, f'cx="{at:.0f}" cy="{low}" r="4"') + words)
         at += 22 + letter * len(name)
     return "".join(parts)
-
-
-def _colours() -> Iterator[str]:
-    while True:
-        yield from COLOURS
 
 
 def _level(y: float, words: str) -> str:

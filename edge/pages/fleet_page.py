@@ -9,13 +9,15 @@ from html import escape
 from typing import Any
 
 from converter.report.html import document, facts, figure_cell, size_text, table, text_cell
-from edge.pages.charts import Pair, curves, dumbbells
+from edge.pages.charts import COLOURS, EARLY, Pair, curves, dumbbells
 
 __all__ = ["fleet_page"]
 
 Report = Mapping[str, Any]
 GROUPS = {"training": "devices that train", "held_out": "held-out devices"}
 SHORT = {"training": "train", "held_out": "held out"}
+STYLES = dict(zip(GROUPS, COLOURS, strict=False))
+"""A group has the same colour in all charts."""
 MOST = 60
 """The most devices that are drawn separately; of more, the best and the worst."""
 
@@ -56,14 +58,15 @@ def _facts(report: Report) -> str:
 def _progress(report: Report) -> str:
     rows = report["rows"]
     numbers = [row["round"] for row in rows]
+    seen = [group for group in GROUPS if any(_summary(row, group) is not None for row in rows)]
     accuracy = {
-        f"{words}, {when}": [_mean(row, group, f"accuracy_{when}") for row in rows]
-        for group, words in SHORT.items()
+        f"{SHORT[group]}, {when}": [_mean(row, group, f"accuracy_{when}") for row in rows]
+        for group in seen
         for when in ("before", "after")
-        if any(_mean(row, group, f"accuracy_{when}") is not None for row in rows)
     }
+    styles = [STYLES[group] + early for group in seen for early in (EARLY, "")] or COLOURS
     charts = [
-        curves("Accuracy, mean over devices", numbers, accuracy, _percent),
+        curves("Accuracy, mean over devices", numbers, accuracy, _percent, styles=styles),
         curves("Training loss", numbers, {"mean over devices": [row["loss"] for row in rows]}),
         curves("KiB per round", numbers, {"from devices": [row["bytes_up"] / 1024 for row in rows],
                                         "to devices": [row["bytes_down"] / 1024 for row in rows]}, zero=True),
@@ -86,7 +89,7 @@ def _devices(report: Report) -> str:
     return (
         "<h2>Results per device</h2><p>Accuracy with the global model (hollow) and after the device has adapted to a "
         "few of its own examples (filled), worst first; the second colour marks held-out devices, which do not take "
-        f"part in training.{note}</p>"
+        f"part in training, and a red line devices that are worse after it.{note}</p>"
         f'<div class="half">{dumbbells("Accuracy before and after adapting", shown, _percent)}</div>'
     )
 
@@ -142,11 +145,11 @@ def _rounds(report: Report) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{100 * value:.1f} %"
+    return f"{round(100 * value, 1) + 0.0:.1f} %"  # + 0.0: without the sign of a negative zero
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
+    return f"{round(100 * value) + 0.0:.0f} %"
 
 
 def _summary(row: Mapping[str, Any], group: str) -> Mapping[str, Any] | None:

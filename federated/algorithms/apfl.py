@@ -7,6 +7,7 @@ a <- a - mixture_rate * <v - w, grad f(m)>, kept within [0, 1].
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ class APFL(FedAvg):
         super().__post_init__()
         if self.mixture > 1:
             raise FederatedError(f"apfl: expected a mixture within [0, 1], got {self.mixture}")
+
+    def idle(self) -> Mapping[str, str]:
+        """Momentum: three models move at once."""
+        return {**super().idle(), "momentum": "on the mixture"}
 
     def enrol(self, broadcast: Tree) -> Tree:
         """The global model, and the initial share."""

@@ -11,14 +11,16 @@ Between `local` and `apply` come codecs, noise, secure sums and robust means, wh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
+from federated import tree
 from federated.errors import FederatedError
-from federated.learner import Batch, Learner
+from federated.learner import Batch, Learner, Shaped
 from federated.tree import Tree
 
-__all__ = ["Algorithm", "Update"]
+__all__ = ["Algorithm", "Update", "below_one"]
 
 MOST = 10_000
 """The largest integer hyperparameter, a count of steps: a device does as many as the server's message says."""
@@ -47,11 +49,29 @@ class Algorithm(ABC):
     """Batches that one local step draws: meta-learners take one to adapt on and one to evaluate on afterwards."""
     second_order: ClassVar[bool] = False
     """Whether `local` needs `Learner.meta_gradient`."""
+    instead: ClassVar[tuple[str, ...]] = ()
+    """If `second_order`: names of similar algorithms without it."""
+
+    local_rates: ClassVar[tuple[str, ...]] = ("rate",)
+    """The fields with the rates of a device's steps in training, which a schedule changes."""
+    server_rates: ClassVar[tuple[str, ...]] = ("server_rate",)
+    excludes: ClassVar[Mapping[str, str]] = {}
+    """Names of update transforms (`Transforms.features`) that the algorithm cannot be combined with, and the reason."""
+    switches: ClassVar[tuple[str, ...]] = ("clip_norm", "weight_decay", "momentum")
+    """Fields that are off if they are 0; what is off is never traced by JAX."""
 
     uniform: bool = field(default=False, kw_only=True)
     """Whether all devices have the same weight in the mean, regardless of their number of examples."""
+    clip_norm: float = field(default=0.0, kw_only=True)
+    """The largest norm of the gradients of one step on a device, in training and adapting; 0: any."""
+    weight_decay: float = field(default=0.0, kw_only=True)
+    """The multiple of matrices and filters that is added to their gradients on a device."""
 
     def __post_init__(self) -> None:
+        idle = self.idle()
+        for entry in fields(self):
+            if entry.name in idle and getattr(self, entry.name) != entry.default:
+                raise FederatedError(f"{self.name}: {entry.name} has no effect {idle[entry.name]}; omit it")
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -60,6 +80,20 @@ class Algorithm(ABC):
             if not least <= value <= most:
                 wanted = f"{least} to {most}" if entry.type == "int" else "at least 0"
                 raise FederatedError(f"{self.name}: expected {entry.name} of {wanted}, got {str(value)[:80]}")
+
+    def idle(self) -> Mapping[str, str]:
+        """Fields without effect, which must have their defaults, and the reason, such as "with server 'sgd'"."""
+        names = ("clip_norm", "weight_decay") if self.second_order else ()
+        return dict.fromkeys(names, "on exact second-order gradients")
+
+    def shaped(self, learner: Learner) -> Learner:
+        """The learner that `local` and `personalise` must be given: with `clip_norm` and `weight_decay`."""
+        shaping = tree.is_on(self.clip_norm) or tree.is_on(self.weight_decay)
+        return Shaped(learner, self.clip_norm, self.weight_decay) if shaping else learner
+
+    def with_rates(self, factors: Mapping[str, float]) -> Self:
+        """The same with these fields multiplied."""
+        return replace(self, **{name: getattr(self, name) * factor for name, factor in factors.items()})
 
     def init(self, params: Tree) -> Tree:
         """The server's initial state; everything that a checkpoint must contain."""
@@ -95,3 +129,10 @@ class Algorithm(ABC):
     @abstractmethod
     def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
         """The parameters with which a device predicts after adapting to its own batches [steps, n, ...]."""
+
+
+def below_one(algorithm: Algorithm, *names: str) -> None:
+    """Raises FederatedError unless these fields, decay rates, are below 1."""
+    for name in names:
+        if not getattr(algorithm, name) < 1:
+            raise FederatedError(f"{algorithm.name}: expected {name} below 1, got {getattr(algorithm, name)}")

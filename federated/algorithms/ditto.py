@@ -54,4 +54,5 @@ class Ditto(FedAvg):
             batches,
             self.tuning_rate,
             pull=lambda params: tree.scale(tree.sub(params, centre), self.penalty),
+            momentum=self.momentum,
         )

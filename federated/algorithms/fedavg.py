@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from federated import tree
-from federated.algorithms.base import Algorithm, Update
+from federated.algorithms.base import Algorithm, Update, below_one
 from federated.algorithms.steps import descend
 from federated.learner import Batch, Learner
 from federated.tree import Tree
@@ -20,7 +20,8 @@ __all__ = ["FedAvg"]
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """`rate`: of local SGD; `server_rate`: of the server's step; `tuning_rate`: of SGD when a device adapts.
+    """`rate`: of local SGD; `momentum`: of SGD on a device, which begins anew in each round; `server_rate`: of the
+    server's step; `tuning_rate`: of SGD when a device adapts.
 
     Broadcast: `params`. Payload: `params`, the device's difference, statistics included. No personal state.
     """
@@ -29,10 +30,15 @@ class FedAvg(Algorithm):
     rate: float = 0.05
     server_rate: float = 1.0
     tuning_rate: float = 0.05
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        below_one(self, "momentum")
 
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
         """Steps of SGD; the payload is the difference."""
-        there = descend(learner, broadcast["params"], batches, self.rate)
+        there = descend(learner, broadcast["params"], batches, self.rate, momentum=self.momentum)
         return Update({"params": tree.sub(there.params, broadcast["params"])}, 1.0, there.loss), personal
 
     def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:
@@ -41,4 +47,4 @@ class FedAvg(Algorithm):
 
     def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
         """Fine-tune all parameters."""
-        return descend(learner, broadcast["params"], support, self.tuning_rate).params
+        return descend(learner, broadcast["params"], support, self.tuning_rate, momentum=self.momentum).params

@@ -16,10 +16,13 @@ from federated import tree
 from federated.algorithms.base import Update
 from federated.algorithms.server_step import ServerStep
 from federated.algorithms.steps import accumulate, descend, groups, look_ahead, part, repeat
+from federated.errors import FederatedError
 from federated.learner import Batch, Learner
 from federated.tree import Tree
 
 __all__ = ["FOMAML", "MAML", "MetaSGD", "MetaSGDExact"]
+
+MOST_REMEMBERED = 100
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class FOMAML(ServerStep):
 
     name = "fomaml"
     batches_a_step = 2
+    local_rates = ()
     rate: float = 0.05
     inner_steps: int = 1
 
@@ -73,11 +77,16 @@ class MAML(FOMAML):
 
     name = "maml"
     second_order = True
+    instead = ("fomaml (to first order)", "perfedavg_hf (by finite differences)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _few(self)
 
 
 @dataclass(frozen=True)
 class MetaSGD(FOMAML):
-    """A rate for every element, learned with `rates_rate` times the server's step; `rate` is their initial value.
+    """A rate for every element, learned by the server's optimiser like the parameters; `rate` is their initial value.
 
     State, broadcast and payload also have `rates`. First-order; for the gradients of the rates that is exact with one
     inner step.
@@ -108,3 +117,17 @@ class MetaSGDExact(MetaSGD):
 
     name = "meta_sgd_exact"
     second_order = True
+    instead = ("meta_sgd (the rates' gradients are exact with one inner step)",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _few(self)
+
+
+def _few(algorithm: FOMAML) -> None:
+    """Raises FederatedError for many inner steps: a device keeps the parameters of each for the way back."""
+    if algorithm.inner_steps > MOST_REMEMBERED:
+        raise FederatedError(
+            f"{algorithm.name}: expected inner_steps of 1 to {MOST_REMEMBERED}, got {algorithm.inner_steps}: a device "
+            "keeps the parameters of each"
+        )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from federated.algorithms.base import Update
+from federated.algorithms.base import Update, below_one
 from federated.algorithms.server_step import ServerStep
 from federated.algorithms.steps import change, descend
 from federated.learner import Batch, Learner
@@ -18,7 +18,8 @@ __all__ = ["FedAdagrad", "FedAdam", "FedMomentum", "FedYogi"]
 
 @dataclass(frozen=True)
 class FedAdam(ServerStep):
-    """`rate`: of local SGD; `tuning_rate`: of SGD when a device adapts; the others belong to the server's optimiser.
+    """`rate`: of local SGD; `momentum`: of SGD on a device, which begins anew in each round; `tuning_rate`: of SGD when
+    a device adapts; the others belong to the server's optimiser.
 
     Broadcast: `params`. Payload: `params` and `statistics`, the device's difference. No personal state.
     """
@@ -26,15 +27,20 @@ class FedAdam(ServerStep):
     name = "fedadam"
     rate: float = 0.05
     tuning_rate: float = 0.05
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        below_one(self, "momentum")
 
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
         """Steps of SGD; the payload is the difference."""
-        there = descend(learner, broadcast["params"], batches, self.rate)
+        there = descend(learner, broadcast["params"], batches, self.rate, momentum=self.momentum)
         return Update(change(broadcast["params"], there.params, there.statistics), 1.0, there.loss), personal
 
     def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
         """Fine-tune all parameters."""
-        return descend(learner, broadcast["params"], support, self.tuning_rate).params
+        return descend(learner, broadcast["params"], support, self.tuning_rate, momentum=self.momentum).params
 
 
 @dataclass(frozen=True)

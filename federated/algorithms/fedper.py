@@ -1,4 +1,4 @@
-"""Some parameters are learned together, some stay on the device: FedPer, FedRep, FedBN.
+"""FedPer, FedRep, FedBN: some parameters are learned together, some stay on the device.
 
 Arivazhagan et al., "Federated Learning with Personalization Layers", 2019 (FedPer: all at once); Collins et al.,
 "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021, algorithm 1 (FedRep: first the head,
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from federated import tree
-from federated.algorithms.base import Algorithm, Update
+from federated.algorithms.base import Algorithm, Update, below_one
 from federated.algorithms.steps import part, tune
 from federated.errors import FederatedError
 from federated.learner import Batch, Learner
@@ -23,8 +23,8 @@ __all__ = ["FedBN", "FedPer", "FedRep"]
 
 @dataclass(frozen=True)
 class FedPer(Algorithm):
-    """`own`: glob patterns of the parameters that stay on the device; `rate`: of local SGD; `server_rate`;
-    `tuning_rate`: of SGD when a device adapts.
+    """`own`: glob patterns of the parameters that stay on the device; `rate`: of local SGD; `momentum`: of SGD
+    on a device, which begins anew in each round; `server_rate`; `tuning_rate`: of SGD when a device adapts.
 
     Broadcast: `params`; the parameters that stay on devices are in it with their initial values, for new devices.
     Payload: `params`, the change of the shared ones. Personal: `params`, the device's own.
@@ -35,6 +35,11 @@ class FedPer(Algorithm):
     rate: float = 0.05
     server_rate: float = 1.0
     tuning_rate: float = 0.05
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        below_one(self, "momentum")
 
     def init(self, params: Tree) -> Tree:
         """FederatedError unless some parameters match `own` and some do not."""
@@ -79,7 +84,7 @@ class FedPer(Algorithm):
         self, learner: Learner, params: Tree, batches: Batch, rate: float, moving: Collection[str]
     ) -> tuple[Tree, Any]:
         """`steps.tune`."""
-        return tune(learner, params, batches, rate, moving)
+        return tune(learner, params, batches, rate, moving, momentum=self.momentum)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,11 @@ class FedProx(FedAvg):
         """Steps of SGD on the penalised loss."""
         centre = broadcast["params"]
         there = descend(
-            learner, centre, batches, self.rate, pull=lambda params: tree.scale(tree.sub(params, centre), self.mu)
+            learner,
+            centre,
+            batches,
+            self.rate,
+            pull=lambda params: tree.scale(tree.sub(params, centre), self.mu),
+            momentum=self.momentum,
         )
         return Update({"params": tree.sub(there.params, centre)}, 1.0, there.loss), personal

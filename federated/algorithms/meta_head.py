@@ -13,6 +13,7 @@ on them; the learned rates made steps on new people too long.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,10 @@ class MetaHead(FedPer):
     sharpness: float = 0.1
     inner_rate: float = 0.1
     uniform: bool = field(default=True, kw_only=True)
+
+    def idle(self) -> Mapping[str, str]:
+        """Momentum: a gradient of the common model is taken uphill or ahead, never at the same place twice."""
+        return {**super().idle(), "momentum": "on these steps"}
 
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
         """Steps of the common model, then of the device's head on the resulting body."""

@@ -29,6 +29,7 @@ class PerFedAvg(Algorithm):
 
     name = "perfedavg"
     batches_a_step = 2
+    local_rates = ("beta",)
     alpha: float = 0.05
     beta: float = 0.05
     server_rate: float = 1.0

@@ -27,6 +27,7 @@ class PFedMe(Algorithm):
     """
 
     name = "pfedme"
+    local_rates = ("outer_rate",)
     rate: float = 0.05
     inner_steps: int = 5
     outer_rate: float = 0.05

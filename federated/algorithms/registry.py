@@ -17,6 +17,7 @@ from federated.algorithms.local_only import LocalOnly
 from federated.algorithms.meta_head import MetaHead
 from federated.algorithms.perfedavg import PerFedAvg, PerFedAvgHF
 from federated.algorithms.pfedme import PFedMe
+from federated.algorithms.qfedavg import QFedAvg
 from federated.algorithms.reptile import Reptile
 from federated.algorithms.scaffold import Scaffold
 from federated.errors import FederatedError
@@ -25,8 +26,8 @@ from federated.tables import Reader
 __all__ = ["ALGORITHMS", "algorithm_from"]
 
 KINDS: tuple[type[Algorithm], ...] = (
-    FedAvg, FedProx, Scaffold, FedMomentum, FedAdagrad, FedAdam, FedYogi, Reptile, PerFedAvg, PerFedAvgHF, FOMAML, MAML,
-    MetaSGD, MetaSGDExact, PFedMe, Ditto, FedPer, FedRep, FedBN, APFL, MetaHead, LocalOnly,
+    FedAvg, FedProx, Scaffold, QFedAvg, FedMomentum, FedAdagrad, FedAdam, FedYogi, Reptile, PerFedAvg, PerFedAvgHF,
+    FOMAML, MAML, MetaSGD, MetaSGDExact, PFedMe, Ditto, FedPer, FedRep, FedBN, APFL, MetaHead, LocalOnly,
 )  # fmt: skip
 _READ = Reader(FederatedError, "")
 ALGORITHMS: Mapping[str, type[Algorithm]] = {kind.name: kind for kind in KINDS}

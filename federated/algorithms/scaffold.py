@@ -46,7 +46,15 @@ class Scaffold(FedAvg):
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
         """y <- y - rate * (g(y) - c_i + c)."""
         correction = tree.sub(broadcast["control"], personal["control"])
-        there = descend(learner, broadcast["params"], batches, self.rate, pull=lambda _: correction, summed=True)
+        there = descend(
+            learner,
+            broadcast["params"],
+            batches,
+            self.rate,
+            pull=lambda _: correction,
+            summed=True,
+            momentum=self.momentum,
+        )
         control = tree.scale(there.gradients, 1 / batches.labels.shape[0])
         payload = {
             "params": tree.sub(there.params, broadcast["params"]),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from federated import tree
-from federated.algorithms.base import Algorithm
+from federated.algorithms.base import Algorithm, below_one
 from federated.errors import FederatedError
 from federated.tree import Array, Tree
 
@@ -25,6 +25,15 @@ SECOND_MOMENTS: Mapping[str, Callable[[Array, Array, float], Array]] = {
     "yogi": lambda v, d, beta: v - (1 - beta) * (d * d * (v > d * d) - d * d * (v < d * d)),
 }
 """The next second moment for a direction d: v, d, beta2 -> v."""
+
+USED: Mapping[str, tuple[str, ...]] = {
+    "sgd": (),
+    "momentum": ("beta1",),
+    "adagrad": ("beta1", "tau"),
+    "adam": ("beta1", "beta2", "tau"),
+    "yogi": ("beta1", "beta2", "tau"),
+}
+"""The hyperparameters of each optimiser."""
 
 SERVERS = ("sgd", "momentum", *SECOND_MOMENTS)
 
@@ -49,8 +58,12 @@ class ServerStep(Algorithm):
         super().__post_init__()
         if self.server not in SERVERS:
             raise FederatedError(f"{self.name}: expected server to be one of {', '.join(SERVERS)}, got {self.server!r}")
-        if not (self.beta1 < 1 and self.beta2 < 1):
-            raise FederatedError(f"{self.name}: expected beta1 and beta2 below 1, got {self.beta1} and {self.beta2}")
+        below_one(self, "beta1", "beta2")
+
+    def idle(self) -> Mapping[str, str]:
+        """What the server's optimiser does not use."""
+        used = USED.get(self.server, USED["adam"])
+        return {**super().idle(), **{name: f"with server {self.server!r}" for name in USED["adam"] if name not in used}}
 
     def init(self, params: Tree) -> Tree:
         """The model and the moments of its optimiser."""

@@ -9,7 +9,7 @@ from federated import tree
 from federated.learner import Batch, Gradient, Learner, sgd
 from federated.tree import Array, Tree
 
-__all__ = ["Descent", "accumulate", "change", "descend", "groups", "look_ahead", "part", "repeat", "tune"]
+__all__ = ["Descent", "accumulate", "change", "descend", "groups", "joined", "look_ahead", "part", "repeat", "tune"]
 
 
 class Descent(NamedTuple):
@@ -29,37 +29,54 @@ def descend(
     rate: Any,
     pull: Callable[[Tree], Tree] | None = None,
     summed: bool = False,
+    momentum: Any = 0.0,
 ) -> Descent:
     """SGD over batches [steps, n, ...]; `rate`: a number, or a tree with a rate for every element. `pull(params)`: a
-    tree added to each gradient, the gradient of a penalty. `summed`: sum the gradients without it."""
+    tree added to each gradient, the gradient of a penalty. `summed`: sum the gradients without it. `momentum`: v <-
+    momentum * v + g, and v in place of g (Polyak 1964), from v = 0."""
 
-    def step(carry: tuple[Tree, Tree], batch: Batch) -> tuple[tuple[Tree, Tree], Any]:
-        params, gradients = carry
+    def step(carry: tuple[Tree, Tree, Tree], batch: Batch) -> tuple[tuple[Tree, Tree, Tree], Any]:
+        params, gradients, velocity = carry
         gradient = learner.gradient(params, batch)
         gradients = accumulate(gradients, gradient.grads)
         if pull is not None:
             gradient = gradient._replace(grads=tree.add(gradient.grads, pull(params)))
-        return (sgd(params, gradient, rate), gradients), {"loss": gradient.loss, "statistics": gradient.statistics}
+        gradient, velocity = _heavy(gradient, velocity, momentum)
+        carry = sgd(params, gradient, rate), gradients, velocity
+        return carry, {"loss": gradient.loss, "statistics": gradient.statistics}
 
-    start: tuple[Tree, Tree] = params, tree.zeros(params) if summed else {}
-    (params, gradients), seen = learner.scan(step, start, batches)
+    nothing = tree.zeros(params)
+    start: tuple[Tree, Tree, Tree] = params, nothing if summed else {}, nothing if tree.is_on(momentum) else {}
+    (params, gradients, _), seen = learner.scan(step, start, batches)
     return Descent(params, seen["loss"].mean(), tuple(seen["statistics"]), gradients)
 
 
 def tune(
-    learner: Learner, params: Tree, batches: Batch, rate: float, moving: Collection[str], statistics: bool = True
-) -> tuple[Tree, Any]:
+    learner: Learner, params: Tree, batches: Batch, rate: float, moving: Collection[str], statistics: bool = True,
+    momentum: Any = 0.0,
+) -> tuple[Tree, Any]:  # fmt: skip
     """SGD over batches [steps, n, ...] of the parameters of these names: returns all parameters and the mean loss.
-    Statistics are updated unless `statistics` is False."""
+    Statistics are updated unless `statistics` is False. `momentum`: as for `descend`."""
 
-    def step(params: Tree, batch: Batch) -> tuple[Tree, Any]:
+    def step(carry: tuple[Tree, Tree], batch: Batch) -> tuple[tuple[Tree, Tree], Any]:
+        params, velocity = carry
         gradient = learner.gradient(params, batch)
         kept = gradient.statistics if statistics else {}
         moved = gradient._replace(grads=tree.take(gradient.grads, moving), statistics=kept)
-        return sgd(params, moved, rate), gradient.loss
+        moved, velocity = _heavy(moved, velocity, momentum)
+        return (sgd(params, moved, rate), velocity), gradient.loss
 
-    params, losses = learner.scan(step, params, batches)
+    start: tuple[Tree, Tree] = params, tree.zeros(tree.take(params, moving)) if tree.is_on(momentum) else {}
+    (params, _), losses = learner.scan(step, start, batches)
     return params, losses.mean()
+
+
+def _heavy(gradient: Gradient, velocity: Tree, momentum: Any) -> tuple[Gradient, Tree]:
+    """The gradient with the velocity in its place, and the next velocity; without momentum both as they are."""
+    if not tree.is_on(momentum):
+        return gradient, velocity
+    grads = tree.add(gradient.grads, tree.take(velocity, gradient.grads), momentum)
+    return gradient._replace(grads=grads), tree.merge(velocity, grads)
 
 
 def look_ahead(learner: Learner, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
@@ -91,6 +108,11 @@ def change(before: Tree, after: Tree, statistics: tuple[str, ...] = ()) -> dict[
 def groups(batches: Batch, count: int) -> Batch:
     """Batches [steps * count, n, ...] as [steps, count, n, ...]: `count` is what one step of a meta-learner takes."""
     return _each(batches, lambda array: array.reshape(array.shape[0] // count, count, *array.shape[1:]))
+
+
+def joined(batches: Batch) -> Batch:
+    """Batches [steps, n, ...] as one [steps * n, ...]."""
+    return _each(batches, lambda array: array.reshape(-1, *array.shape[2:]))
 
 
 def part(batches: Batch, which: int | slice) -> Batch:

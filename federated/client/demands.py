@@ -1,4 +1,4 @@
-"""The privacy that a device's owner demands before an update leaves: the device declines rounds that offer less.
+"""What a device's owner demands before an update or a personal version leaves: the device declines to send more.
 
 The server's message says what is done to updates, and a device follows it; here it may decline. Clipping, the device's
 own noise and masks are applied by the device itself; for noise that the server adds, the device must trust the server.
@@ -7,16 +7,19 @@ own noise and masks are applied by the device itself; for noise that the server 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from federated import tree
 from federated.errors import FederatedError
 from federated.messages.transforms import Privacy
 from federated.tables import NotNegative, Reader, Table, Whole
+from federated.tree import Tree
 
 __all__ = ["Demands"]
+
 
 class Demands(Table, frozen=True):
     """By default none. Fields are named like the keys of `--node-config`."""
@@ -32,6 +35,9 @@ class Demands(Table, frozen=True):
     """Updates are sent only in secure sums."""
     least_devices: Whole = 0
     """Updates are sent only in secure sums of this many devices or more."""
+    version_only: str = ""
+    """Personal versions are sent only if the server asks for no parameters but these: glob patterns separated by
+    spaces; "": any."""
 
     @classmethod
     def of(cls, words: Mapping[str, object]) -> Demands:
@@ -60,6 +66,18 @@ class Demands(Table, frozen=True):
         for name, enough, expected, got in offers:
             if not enough:
                 raise FederatedError(f"this device's owner demands {name}: expected {expected}, got {got}")
+
+    def check_version(self, params: Tree, only: Sequence[str]) -> None:
+        """Raises FederatedError if a personal version of the parameters that match `only` (of none given: all) would
+        have others than the owner allows."""
+        if not self.version_only:
+            return
+        asked = tree.split(params, only)[0] if only else params
+        if beyond := asked.keys() - tree.split(params, self.version_only.split())[0].keys():
+            raise FederatedError(
+                f"this device's owner demands version_only: expected sync.only within {self.version_only!r}, got "
+                f"{min(beyond)!r} and {len(beyond) - 1} more"
+            )
 
     def check_sum(self, fewest: int) -> None:
         """Raises FederatedError if `fewest`, the smallest number of devices in a secure sum, is too small."""

@@ -122,7 +122,8 @@ class Device:
         train, _ = self._parts(task)
         rng = task.rng("train", self.name)
         batches = draw(train, rng, meta["steps"] * algorithm.batches_a_step, meta["batch"])
-        update, personal = algorithm.local(self.learner, task.broadcast, kept.get("personal") or personal, batches)
+        learner = algorithm.shaped(self.learner)
+        update, personal = algorithm.local(learner, task.broadcast, kept.get("personal") or personal, batches)
         leaving = task.transforms.outgoing(update.payload, self.source or SecureSource(), meta["multiplier"])
         residual: Tree = {}
         if task.transforms.privacy.secure:
@@ -200,14 +201,17 @@ class Device:
             support, _ = support_query(train, meta["support"], rng)
         batches = draw(support, rng, meta["steps"], min(meta["batch"], size(support)))
         own = kept.get("personal") or personal
-        before, after = before_after(task.algorithm, self.learner, task.broadcast, own, batches, query)
+        learner = task.algorithm.shaped(self.learner)
+        before, after = before_after(task.algorithm, learner, task.broadcast, own, batches, query)
         return {"kind": "evaluation", "before": _sums(before), "after": _sums(after)}, {}
 
     def personal(self, message: bytes) -> Reply:
-        """This device's personal version of the model, adapted to its examples, if its owner agreed to send it."""
+        """This device's personal version of the model, adapted to its examples, if its owner agreed to send it: all
+        parameters, or only those that the message asks for."""
         if self.consent == "none":
             return {"kind": "personal", "consent": "none"}, {}
         task = self._task(message)
+        self.demands.check_version(task.broadcast["params"], [str(pattern) for pattern in task.meta["only"]])
         own = task.algorithm.enrol(task.broadcast)
         kept = (self.store.load(self.name, str(task.meta["run"]), task.round + 1) or {}) if own else {}
         train, _ = self._parts(task)
@@ -217,16 +221,21 @@ class Device:
         if task.meta["only"]:
             params = self._tuned(task, personal, batches)
         else:
-            params = task.algorithm.personalise(self.learner, task.broadcast, personal, batches)
+            learner = task.algorithm.shaped(self.learner)
+            params = task.algorithm.personalise(learner, task.broadcast, personal, batches)
         return {"kind": "personal", "consent": self.consent}, params
 
     def _tuned(self, task: Task, personal: Tree, batches: Batch) -> Tree:
-        """The common model with the selected parameters tuned, starting from the device's own if it has them."""
-        common = task.broadcast["params"]
-        names = tree.split(common, [str(pattern) for pattern in task.meta["only"]])[0]
+        """The selected parameters, tuned with the rest of the common model; they start as the device's own, if any."""
+        common, only = task.broadcast["params"], [str(pattern) for pattern in task.meta["only"]]
+        names = tree.split(common, only)[0]
+        if not names:
+            raise FederatedError(f"sync: expected only = {only} to match some parameters, got none"[:500])
         start = tree.merge(common, tree.take(personal.get("params", {}), names))
         rate = float(getattr(task.algorithm, "tuning_rate", 0) or getattr(task.algorithm, "rate", TUNING))
-        return tune(self.learner, start, batches, rate, names, statistics=False)[0]
+        learner, momentum = task.algorithm.shaped(self.learner), getattr(task.algorithm, "momentum", 0.0)
+        tuned, _ = tune(learner, start, batches, rate, names, statistics=False, momentum=momentum)
+        return tree.take(tuned, names)
 
     def _task(self, message: bytes) -> Task:
         task = _task(message, cast(Hashable, self.learner), self.bundle)
@@ -304,7 +313,8 @@ def _task(message: bytes, learner: Any, bundle: str) -> Task:
         )
     algorithm = algorithm_from(meta["algorithm"])
     if algorithm.second_order and not learner.second_order:
-        raise FederatedError(f"{algorithm.name}: expected second derivatives, which this bundle does not offer")
+        raise FederatedError(f"{algorithm.name}: expected second derivatives, which this bundle does not offer; "
+                             "convert it with --second-order")
     start = algorithm.broadcast(algorithm.init(learner.params))
     codec, data = Codec.parse(meta["down"]), body["data"].tobytes()
     broadcast = read_whole(codec, data, Spec.of(start)) if meta.get("parts") is None else first(start)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 
 import lite_runtime
+from federated import tree
 from federated.errors import FederatedError
-from federated.learner import Batch, Evaluation, Gradient
+from federated.learner import Batch, Evaluation, Gradient, sgd
 from federated.tree import Array, Tree
 from lite_runtime import bundle
 from lite_runtime.graph import numpy_dtype
@@ -22,6 +24,7 @@ CHUNK = 256
 """Examples that `evaluate` processes at once, which bounds its memory."""
 PREFIX, LABELS = "grad/", "labels"
 NEEDED = ("gradients", "evaluate")
+CURVATURE, ALONG, CURVE = "curvature", "along/", "curve/"
 
 
 class LiteLearner:
@@ -33,8 +36,6 @@ class LiteLearner:
     inputs and outputs of its graphs: nothing is loaded, swapped or packed between two calls, and calls are independent.
     """
 
-    second_order = False
-
     def __init__(self, source: bundle.Source, *, threads: int = 1, backend: str = "auto") -> None:
         held = bundle.read(source)
         if missing := [name for name in NEEDED if name not in held.uses]:
@@ -42,9 +43,12 @@ class LiteLearner:
                 f"expected a bundle that can be trained, with the signatures {', '.join(NEEDED)}; this one lacks "
                 f"{', '.join(missing)}: convert it with trainable=…"
             )
-        graphs = {name: held.signatures[name] for name in NEEDED}
+        self.second_order = CURVATURE in held.uses
+        """Whether `meta_gradient` is available: the bundle has the signature `curvature`."""
+        used = (*NEEDED, CURVATURE) if self.second_order else NEEDED
+        graphs = {name: held.signatures[name] for name in used}
         self._model = lite_runtime.load(bundle.write(None, graphs), threads=threads, backend=backend)
-        self._reads = {name: held.uses[name].reads for name in NEEDED}
+        self._reads = {name: held.uses[name].reads for name in used}
         self._labels = numpy_dtype(next(v.dtype for v in graphs["gradients"].inputs if v.name == LABELS))
         outputs = [value.name for value in graphs["gradients"].outputs]
         self._grads = {name: name.removeprefix(PREFIX) for name in outputs if name.startswith(PREFIX)}
@@ -65,8 +69,30 @@ class LiteLearner:
         return Gradient(found["loss"], grads, {name: found[output] for output, name in self._statistics.items()})
 
     def meta_gradient(self, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
-        """Always raises FederatedError: bundles contain only first derivatives."""
-        raise FederatedError("devices cannot compute second derivatives; use the algorithm's first-order variant")
+        """See `federated.learner.Learner`. Backwards through the steps: the Jacobian of params - rates * gradient is
+        I - H diag(rates), with the Hessian H of that step's loss. Raises FederatedError without `curvature`."""
+        if not self.second_order:
+            raise FederatedError(
+                "expected a bundle with the signature curvature, for second-order gradients; convert the model with "
+                "--second-order, or use the algorithm's first-order variant"
+            )
+        way: list[tuple[Tree, Batch, Tree]] = []
+        for i in range(len(support.labels)):
+            batch = _at(support, i)
+            found = self.gradient(params, batch)
+            way.append((params, batch, found.grads))
+            params = sgd(params, found, rates)
+        asked = self.gradient(params, query)
+        back, slopes = asked.grads, tree.zeros(asked.grads)
+        for there, batch, grads in reversed(way):
+            slopes = tree.sub(slopes, tree.mul(back, grads))
+            back = tree.sub(back, self._curvature(there, batch, tree.map_leaves(lambda x, r: x * r, back, rates)))
+        return asked._replace(grads=back), slopes
+
+    def _curvature(self, params: Tree, batch: Batch, along: Tree) -> Tree:
+        """The Hessian's product with a tree."""
+        found = self._ask(CURVATURE, params, batch, {f"{ALONG}{name}": leaf for name, leaf in along.items()})
+        return {name: found[f"{CURVE}{name}"] for name in along}
 
     def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
         """See `federated.learner.Learner`."""
@@ -87,16 +113,19 @@ class LiteLearner:
         """A loop."""
         outs = []
         for i in range(len(batches.labels)):
-            batch = Batch({name: values[i] for name, values in batches.inputs.items()}, batches.labels[i])
-            carry, out = step(carry, batch)
+            carry, out = step(carry, _at(batches, i))
             outs.append(out)
         return carry, stacked(outs)
 
-    def _ask(self, signature: str, params: Tree, batch: Batch) -> dict[str, Array]:
+    def _ask(self, signature: str, params: Tree, batch: Batch, more: Tree = MappingProxyType({})) -> dict[str, Array]:
         reads = self._reads[signature].items()
         state = {name: params[read] if read in params else self._fixed[read] for name, read in reads}
         labels = np.asarray(batch.labels, self._labels)
-        return self._model.run({**batch.inputs, LABELS: labels, **state}, signature)
+        return self._model.run({**batch.inputs, LABELS: labels, **state, **more}, signature)
+
+
+def _at(batches: Batch, i: int) -> Batch:
+    return Batch({name: values[i] for name, values in batches.inputs.items()}, batches.labels[i])
 
 
 def stacked(outs: Sequence[Any]) -> Any:

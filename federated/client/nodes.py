@@ -9,7 +9,7 @@ from federated.client.demands import Demands
 from federated.client.device import Device
 from federated.client.lite import LiteLearner
 from federated.client.state import StateStore
-from federated.data import shards
+from federated.data import own
 from federated.errors import FederatedError
 from federated.server.store import CONSENTS
 from lite_runtime import bundle
@@ -22,6 +22,8 @@ KEYS = {
     "data": "its examples: an .npz file, or a folder of them; it uses only its own examples",
     "state": "the file that holds its own state",
 }
+ARRAYS = {"labels": "labels", "owners": "device"}
+"""Keys that may be left out: the names of arrays in `data`, of the labels and of each example's device."""
 
 
 def device_from(words: Mapping[str, object]) -> Device:
@@ -31,16 +33,14 @@ def device_from(words: Mapping[str, object]) -> Device:
         raise FederatedError(
             f"--node-config: expected {missing[0]}=… ({KEYS[missing[0]]}), got {', '.join(words) or 'nothing'}"
         )
-    known = {*KEYS, "consent", *Demands.__struct_fields__}
+    known = {*KEYS, *ARRAYS, "consent", *Demands.__struct_fields__}
     if strange := [key for key in words if key not in known]:
         raise FederatedError(f"--node-config: no such key {strange[0]!r}; expected some of {', '.join(sorted(known))}")
     demands = Demands.of(words)
     name, path, data, state = (str(words[key]) for key in KEYS)
-    found = shards(Path(data))
-    if name not in found:
-        raise FederatedError(f"{data}: expected examples of device {name!r}, got those of {', '.join(found)}"[:500])
+    found = own(Path(data), name, *(str(words.get(key, usual)) for key, usual in ARRAYS.items()))
     consent = str(words.get("consent", "none"))
     if consent not in CONSENTS:
         raise FederatedError(f"--node-config: expected consent to be one of {', '.join(CONSENTS)}, got {consent!r}")
     digest = bundle.read(path).digest
-    return Device(name, LiteLearner(path), found[name], StateStore(state), digest, consent=consent, demands=demands)
+    return Device(name, LiteLearner(path), found, StateStore(state), digest, consent=consent, demands=demands)

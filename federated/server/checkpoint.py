@@ -106,7 +106,8 @@ def _link(config: Config, meta: Mapping[str, Any], body: Mapping[str, Any]) -> D
 def fingerprint(config: Config) -> str:
     """A digest of everything that a resumed run must have in common with the original."""
     free = dict(_MAY_CHANGE)
-    if config.transforms.privacy.epsilon:  # the number of rounds determines how much noise each needs
+    # the number of rounds determines how much noise each needs, or how a rate falls
+    if config.transforms.privacy.epsilon or config.schedule.open_ended:
         free["rounds"] = tuple(key for key in free["rounds"] if key != "count")
     kept = {
         name: {key: value for key, value in section.items() if key not in free.get(name, ())}

@@ -216,7 +216,20 @@ class Federation:
     ) -> bytes:
         """A round's message for devices that train."""
         local = self.config.local
-        return self.task("train", number, {"steps": local.steps, "batch": local.batch, **(more or {})}, body, links)
+        words = {"steps": local.steps, "batch": local.batch, **self._rates(number), **(more or {})}
+        return self.task("train", number, words, body, links)
+
+    def scheduled(self, number: int) -> Algorithm:
+        """The algorithm with the rates of round `number`."""
+        return self.config.schedule.at(self.algorithm, number, self.config.rounds.count)
+
+    def _rates(self, number: int) -> dict[str, Any]:
+        """The field of a message with the algorithm, if its local rates differ from the configuration's."""
+        if self.config.schedule.constant:
+            return {}
+        words = dict(self.config.source.get("algorithm", {"name": self.algorithm.name}))
+        algorithm = self.scheduled(number)
+        return {"algorithm": words | {name: getattr(algorithm, name) for name in algorithm.local_rates}}
 
     def links(self, name: str) -> int | None:
         """How many differences a device lacks; None: it must be sent the whole model."""
@@ -310,7 +323,7 @@ class Federation:
 
     def step(self, mean: Tree, fraction: float) -> None:
         """The algorithm's step, and its privacy cost."""
-        state = _settled(self.algorithm.apply(self.state, mean, fraction))
+        state = _settled(self.scheduled(self.round + 1).apply(self.state, mean, fraction))
         self.link = self.link.next(self.algorithm.broadcast(state))
         self.account = self.transforms.charge(self.account, self.multiplier, self.config.rounds.fraction)
         self.state = state

@@ -42,7 +42,8 @@ def sync(
         try:
             expected = Expected("personal", name, federation.run, federation.round, federation.attempt)
             consent, own = read_personal(reply, expected)
-            own = tree.split(own, only)[0] if only else own
+            if only and (beyond := tree.split(own, only)[1]):
+                raise Refused("payload", f"expected parameters that match {only}, got {min(beyond)!r}")
             try:
                 store.put(name, base, own, params, round=federation.round, consent=consent)
             except FederatedError as error:

@@ -103,6 +103,9 @@ def test_init_prints_a_configuration() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
+        (("run.toml", "--simulate", "0", "--certificates", "ca.crt"), 2, "only used with --superlink"),
+        (("--init", "--resume"), 2, "--init"),
+        (("--render", "run.json", "--report", "run.html", "--simulate", "2"), 2, "not used with --render"),
         ((), 2, "--init"),
         (("run.toml",), 2, "--simulate N and --superlink"),
         (("run.toml", "--simulate", "1", "--superlink", "a:1"), 2, "exactly one of"),

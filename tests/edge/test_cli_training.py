@@ -30,6 +30,14 @@ def test_a_bundle_that_learns_with_its_page(small: Small, tmp_path: Path) -> Non
     assert made["training"]["count"] > 0 and made["training"]["settings"]["clip_norm"] == 1.0
 
 
+def test_a_bundle_of_second_order(small: Small, tmp_path: Path) -> None:
+    out = tmp_path / "learns.mslite"
+    made = as_json("convert", small.source, "-o", out, "--trainable", "*", "--second-order")
+    assert made["training"]["signatures"] == ["predict", "train_step", "evaluate", "gradients", "curvature"]
+    _, stderr = msedge("convert", small.source, "-o", out, "--second-order", code=2)
+    assert "--second-order" in stderr and "only used with --trainable" in stderr
+
+
 def test_adapters(small: Small, tmp_path: Path) -> None:
     out = tmp_path / "lora.mslite"
     _, stderr = msedge("convert", small.source, "-o", out, "--lora", "four", code=2)

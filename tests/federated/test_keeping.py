@@ -81,7 +81,7 @@ def test_a_run_that_gives_up_quotes_what_went_wrong() -> None:
 
 def test_an_earlier_runs_checkpoint_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = fleet(2)
-    monkeypatch.setattr("federated.run.start_of", lambda path: (made.learner, made.start))
+    monkeypatch.setattr("federated.run.opened", lambda config: (made.learner, made.start))
     file, keep = tmp_path / "run.toml", tmp_path / "kept"
     file.write_text(
         '[model]\nbundle = "none.mslite"\n[algorithm]\nname = "fedavg"\n[rounds]\ncount = 1\nminimum = 1\n'

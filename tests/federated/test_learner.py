@@ -7,14 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
+import onnx_ir as ir
 import pytest
 
+import lite_runtime
 from cloud.federated import JaxLearner
-from cloud.zoo import mlp
+from cloud.zoo import mlp, resnet8
 from cloud.zoo.build import Builder
 from converter import convert
-from converter.training import Training
+from converter.training.options import USUAL, Training
 from federated.algorithms import algorithm_from
+from federated.algorithms.steps import look_ahead
 from federated.client.lite import LiteLearner, stacked
 from federated.data import draw
 from federated.errors import FederatedError
@@ -62,6 +65,22 @@ def test_gradients_at_any_parameters(lite: LiteLearner, oracle: JaxLearner, n: i
         np.testing.assert_allclose(mine.loss, theirs.loss, rtol=1e-5)
         close(mine.grads, theirs.grads)
         assert not mine.statistics
+
+
+def test_local_steps_are_those_of_the_bundles_own_train_step() -> None:
+    """Momentum, clipping and decay as `--optimizer momentum --clip-norm --weight-decay` make them."""
+    settings = {"learning_rate": 0.1, "clip_norm": 0.3, "weight_decay": 0.05, "momentum": 0.8}
+    made = convert(mlp(7, 3, hidden=(5,)), trainable=Training("*", **settings)).bundle  # type: ignore[arg-type]
+    model, learner = lite_runtime.load(made, backend="reference"), LiteLearner(made, backend="reference")
+    drawn = draw(DATA, np.random.default_rng(1), 4, 8)
+    fields = {key: settings[key] for key in ("clip_norm", "weight_decay", "momentum")}
+    algorithm = algorithm_from({"name": "fedavg", "rate": 0.1, **fields})
+    update, _ = algorithm.local(algorithm.shaped(learner), {"params": learner.params}, {}, drawn)
+    for i in range(4):
+        model.run({"x": drawn.inputs["x"][i], "labels": drawn.labels[i]}, "train_step")
+    state = model.state_dict()
+    close({name: learner.params[name] + leaf for name, leaf in update.payload["params"].items()},
+          {name: state[name] for name in learner.params})  # fmt: skip
 
 
 def test_labels_of_a_narrow_type_will_do(lite: LiteLearner) -> None:
@@ -133,8 +152,64 @@ def test_a_bundle_that_cannot_learn_is_refused(converted: bytes) -> None:
         LiteLearner(plain)
 
 
+def curved(model: ir.Model, **settings: Any) -> LiteLearner:
+    training = Training(("*",), signatures=(*USUAL, "curvature"), **settings)
+    return LiteLearner(convert(model, trainable=training).bundle, backend="reference")
+
+
+def meta_gradients_agree(model: ir.Model, learner: LiteLearner, x: np.ndarray, classes: int) -> None:
+    """Two steps on a support and a query: exact, as JAX differentiates through them."""
+    oracle = JaxLearner(model)
+    labels = RNG.integers(0, classes, x.shape[:2])
+    support, query = Batch({"x": x[:2]}, labels[:2]), Batch({"x": x[2]}, labels[2])
+    rates = {name: np.abs(RNG.standard_normal(v.shape)).astype(np.float32) / 10 for name, v in learner.params.items()}
+    mine, slopes = learner.meta_gradient(learner.params, rates, support, query)
+    theirs, others = jax.jit(oracle.meta_gradient)(oracle.params, rates, support, query)
+    np.testing.assert_allclose(mine.loss, theirs.loss, rtol=1e-4)
+    near_all(mine.grads, theirs.grads)
+    near_all(slopes, others)
+    near_all(mine.statistics, theirs.statistics)
+    first, _ = look_ahead(learner, learner.params, rates, support, query)
+    name = max(mine.grads, key=lambda name: np.abs(mine.grads[name]).max())
+    assert np.abs(first.grads[name] - mine.grads[name]).max() > 1e-3 * np.abs(mine.grads[name]).max()
+
+
+def near_all(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+    """Within 1e-4 of the largest element."""
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], rtol=0, atol=1e-4 * np.abs(b[name]).max() + 1e-7, err_msg=name)
+
+
+def test_second_order_gradients_are_exact() -> None:
+    model = mlp(7, 3, hidden=(5, 4))
+    learner = curved(model)
+    assert learner.second_order
+    meta_gradients_agree(model, learner, RNG.standard_normal((3, 8, 7)).astype(np.float32), 3)
+
+
+def test_second_order_gradients_of_convolutions_and_normalisations() -> None:
+    model = resnet8((1, 8, 8), 4, filters=(4, 4, 6))
+    x = RNG.standard_normal((3, 6, 1, 8, 8)).astype(np.float32)
+    meta_gradients_agree(model, curved(model, batch_norm="train"), x, 4)
+
+
+@pytest.mark.parametrize("name", ["maml", "meta_sgd_exact"])
+def test_exact_meta_learners_run_on_devices(name: str) -> None:
+    model = mlp(7, 3, hidden=(5,))
+    learner, oracle = curved(model), JaxLearner(model)
+    algorithm = algorithm_from({"name": name, "inner_steps": 2, "rate": 0.5})
+    broadcast = algorithm.broadcast(algorithm.init(learner.params))
+    drawn = draw(DATA, np.random.default_rng(1), 4, 8)
+    mine, _ = algorithm.local(learner, broadcast, {}, drawn)
+    theirs, _ = jax.jit(lambda b, d: algorithm.local(oracle, b, {}, d))(broadcast, drawn)
+    for entry in mine.payload:
+        near_all(mine.payload[entry], theirs.payload[entry])
+
+
 def test_second_derivatives_are_refused(lite: LiteLearner) -> None:
-    with pytest.raises(FederatedError, match="first-order"):
+    assert not lite.second_order
+    with pytest.raises(FederatedError, match="convert the model with --second-order"):
         lite.meta_gradient(lite.params, {}, DATA, DATA)
 
 

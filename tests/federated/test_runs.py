@@ -23,9 +23,11 @@ from federated.messages.transforms import Transforms
 from federated.privacy.noise import SeededSource
 from federated.run import Fleet, fleet_of, report, run, simulate
 from federated.server import checkpoint
+from federated.server.conduct import meet
 from federated.server.federation import Federation
 from federated.server.replies import REASONS
 from federated.server.store import PersonalStore
+from federated.server.sync import sync
 from federated.transport.local import run_here
 from tests.federated.fleets import BUNDLE, config, fleet
 
@@ -102,9 +104,9 @@ def test_every_algorithm_runs(name: str) -> None:
     assert ended.rows[-1]["evaluation"]["training"]["summary"]["devices"] == 3
 
 
-def test_second_derivatives_are_refused_by_devices_without() -> None:
-    with pytest.raises(FederatedError, match="3 times in a row"):
-        simulate(config(algorithm={"name": "maml"}), fleet(2))
+def test_second_derivatives_are_refused_before_a_device_is_asked() -> None:
+    with pytest.raises(FederatedError, match=r"maml needs exact second-order gradients.*or choose fomaml"):
+        simulate(config(algorithm={"name": "maml"}), fleet(3), watch=lambda row: pytest.fail("a round was begun"))
 
 
 # -- devices that misbehave -------------------------------------------------------------------------------------------
@@ -601,6 +603,44 @@ def test_personal_versions_are_uploaded_with_consent(tmp_path: Path) -> None:
     assert made.learner.evaluate(own, data).loss < made.learner.evaluate(made.start.params, data).loss
 
 
+def test_simulated_devices_have_a_consent(tmp_path: Path) -> None:
+    words = config(sync={"store": str(tmp_path / "personal")}, evaluation={"every": 4})
+    some = replace(fleet(3), consent={"device-00": "serve", "device-02": "backup"})
+    told = simulate(words, some).rows[-1]["sync"]
+    assert (told["kept"], told["declined"], told["refused"]) == (2, 1, {})
+    assert set(PersonalStore(tmp_path / "personal").devices()) == {"device-00", "device-02"}
+    with pytest.raises(FederatedError, match="device-00: expected consent to be one of none, backup, serve"):
+        simulate(words, replace(fleet(3), consent="yes"))
+
+
+def test_parameters_that_were_not_asked_for_are_refused(tmp_path: Path) -> None:
+    """From a device that sends more than it was asked for."""
+    made = fleet(2)
+    words = config(sync={"store": str(tmp_path / "personal"), "only": ["b"]}, evaluation={"every": 4})
+    federation = Federation.begin(words, made.start)
+    store = PersonalStore(tmp_path / "personal")
+    body = {name: leaf + 1 for name, leaf in made.start.params.items()}
+
+    def more(message: bytes, answer: bytes) -> bytes:
+        meta, _ = unpack(answer)
+        return pack(meta, body) if meta["kind"] == "personal" else answer
+
+    devices: dict[str, Any] = {
+        name: Device(name, made.learner, data, StateStore(), BUNDLE, consent="serve")
+        for name, data in made.shards.items()
+    }
+    devices["device-00"] = Altered(devices["device-00"], more)
+    told: list[dict[str, Any]] = []
+
+    def main(exchange: Any) -> None:
+        nodes = meet(federation, exchange)
+        told.append(sync(federation, exchange, nodes, store, BUNDLE, made.start.params))
+
+    run_here(main, devices)
+    assert (told[0]["kept"], told[0]["refused"]) == (1, {"payload": 1})
+    assert set(store.devices()) == {"device-01"}
+
+
 def test_versions_of_a_head_alone(tmp_path: Path) -> None:
     """With `only`, exactly those parameters are uploaded, relative to the model that is published with them."""
     pytest.importorskip("onnx_ir")
@@ -617,13 +657,14 @@ def test_versions_of_a_head_alone(tmp_path: Path) -> None:
     words = config(
         model={"bundle": str(tmp_path / "model.mslite")},
         data={"shards": str(tmp_path / "devices.npz")},
-        sync={"store": str(tmp_path / "personal"), "only": [head]},
+        sync={"store": str(tmp_path / "personal"), "only": [head], "consent": "serve"},
         report={"bundle": str(tmp_path / "global.mslite")},
         rounds={"count": 3},
         evaluation={"every": 2},
     )
-    ended = simulate(words, replace(fleet_of(words), consent="serve"))
+    ended = simulate(words, fleet_of(words))
     assert ended.rows[-1]["sync"]["kept"] == 4
+    assert ended.rows[-1]["sync"]["bytes_up"] < 4 * 400, "a bias of three numbers each"
     kept, served = PersonalStore(tmp_path / "personal"), bundle.read(tmp_path / "global.mslite")
     assert served.digest != bundle.read(tmp_path / "model.mslite").digest
     for name in kept.devices():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,11 +16,12 @@ from cloud.federated.simulator import _compute
 from cloud.zoo import mlp
 from converter import convert
 from federated import tree
-from federated.algorithms import ALGORITHMS, Algorithm
+from federated.algorithms import ALGORITHMS, Algorithm, algorithm_from
 from federated.client.lite import LiteLearner, stacked
 from federated.data import draw, pick
 from federated.evaluation import before_after
 from federated.learner import Batch, Learner
+from federated.schedule import Schedule
 from federated.server.rounds import choose, seed_of, wanted
 from tests.cloud.federated.test_learner import examples
 
@@ -85,7 +87,8 @@ class OneByOne:
 
 
 @pytest.mark.parametrize(
-    ("name", "group"), [("fedavg", 1), ("scaffold", 2), ("ditto", 1), ("meta_head", 2), ("meta_sgd_exact", 2)]
+    ("name", "group"),
+    [("fedavg", 1), ("scaffold", 2), ("ditto", 1), ("meta_head", 2), ("meta_sgd_exact", 2), ("qfedavg", 2)],
 )
 def test_a_fleet_computes_what_its_devices_do(name: str, group: int, learner: JaxLearner, looping: Looping) -> None:
     run = simulator(ALGORITHMS[name](), learner, group=group)
@@ -105,6 +108,26 @@ def test_a_fleet_computes_what_its_devices_do(name: str, group: int, learner: Ja
         pair = before_after(slow.algorithm, looping, broadcast, slow.own(who), batches, pick(POOL, query[i]))
         for ours, theirs in zip(found, pair, strict=True):
             np.testing.assert_allclose([leaf[i] for leaf in ours], np.asarray(theirs), rtol=1e-4)
+
+
+def test_a_scheduled_fleet_computes_what_its_devices_do(learner: JaxLearner, looping: Looping) -> None:
+    """Momentum, clipping, decay and a schedule, with the rates of each round set by hand on devices."""
+    schedule = Schedule(local="step", every=1, factor=0.5, server="cosine", rounds=4)
+    algorithm = algorithm_from({"name": "fedavg", "momentum": 0.5, "clip_norm": 0.4, "weight_decay": 0.1, "rate": 0.2})
+    run, slow = simulator(algorithm, learner, schedule=schedule), OneByOne(algorithm, looping)
+    for number in (1, 2, 3):
+        run.round(FRACTION)
+        slow.algorithm = dataclasses.replace(
+            algorithm, rate=0.2 * 0.5 ** (number - 1), server_rate=(1 + np.cos(np.pi * (number - 1) / 4)) / 2
+        )
+        slow.learner = slow.algorithm.shaped(looping)
+        slow.round(number)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), run.state, slow.state)
+    plain = simulator(ALGORITHMS["fedavg"](rate=0.2), learner)
+    plain.round(FRACTION)
+    assert not np.allclose(run.state["params"]["head.weight"], plain.state["params"]["head.weight"], atol=1e-3)
+    with pytest.raises(TrainError, match=r"schedule\.rounds: expected the round at which the cosine ends"):
+        simulator(algorithm, learner, schedule=Schedule(local="cosine"))
 
 
 def test_another_rate_compiles_nothing(learner: JaxLearner) -> None:
@@ -140,7 +163,7 @@ def test_empty_devices_are_named(learner: JaxLearner) -> None:
                   {"a": np.arange(1), "b": np.arange(0), "c": np.arange(0)}, steps=1, size=1)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["fedavg", "meta_head"])
+@pytest.mark.parametrize("name", ["fedavg", "meta_head", "qfedavg"])
 def test_a_fleet_computes_what_devices_with_bundles_compute(name: str, learner: JaxLearner) -> None:
     bundle = convert(mlp(5, 3, (4,)), trainable="*").bundle
     slow = OneByOne(ALGORITHMS[name](), LiteLearner(bundle, backend="reference"))

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper as oh
+from onnx import numpy_helper as onh
 
 from converter import convert
 from converter.errors import ConvertError, TrainingError
-from converter.training import Training
+from converter.training.options import USUAL, Training
 from lite_runtime import InputError, load
 from tests.converter.training.models import batches, cnn, mlp, shaken
 
@@ -35,6 +37,40 @@ def test_four_signatures_and_what_each_takes_and_gives() -> None:
     assert facts["parameters"] == [{"name": "head.weight", "shape": [3, 8]}, {"name": "head.bias", "shape": [3]}]
     assert facts["count"] == 27 and facts["bytes"] == 108 and facts["state_bytes"] == 2 * 108 + 4
     assert conversion.report.golden == "stored"
+
+
+def test_curvature_is_the_change_of_the_gradient() -> None:
+    """Along any direction: the central difference of gradients, in the limit."""
+    model = load(convert(mlp(), trainable=Training("*", signatures=(*USUAL, "curvature"))).bundle)
+    rng = np.random.default_rng(0)
+    feed = {"x": rng.standard_normal((8, 6), np.float32), "labels": rng.integers(0, 3, 8)}
+    start = {name: value.copy() for name, value in model.state_dict().items()}
+    names = [name.removeprefix("grad/") for name in _names(model.outputs("gradients")) if name != "loss"]
+    assert _names(model.outputs("curvature")) == [f"curve/{name}" for name in names]
+    along = {name: rng.standard_normal(start[name].shape).astype(np.float32) for name in names}
+
+    def gradients(side: float) -> dict[str, Any]:
+        model.load_state_dict({name: start[name] + np.float32(side) * along[name] for name in names}, strict=False)
+        return {name: value.copy() for name, value in model.run(feed, "gradients").items()}
+
+    above, below = gradients(1e-2), gradients(-1e-2)
+    model.load_state_dict(start)
+    found = model.run({**feed, **{f"along/{name}": value for name, value in along.items()}}, "curvature")
+    for name in names:
+        want = (above[f"grad/{name}"] - below[f"grad/{name}"]) / 2e-2
+        np.testing.assert_allclose(found[f"curve/{name}"], want, atol=0.02 * np.abs(want).max() + 1e-4, err_msg=name)
+
+
+def test_a_gradient_that_has_none_is_named() -> None:
+    nodes = [oh.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=3)]
+    weights = {"w": np.ones((1, 12, 2), np.float32), "r": np.ones((1, 12, 3), np.float32)}
+    inputs = [oh.make_tensor_value_info("x", 1, ["T", "N", 2])]
+    outputs = [oh.make_tensor_value_info("y", 1, ["T", 1, "N", 3])]
+    held = [onh.from_array(value, name) for name, value in weights.items()]
+    source = oh.make_model(oh.make_graph(nodes, "g", inputs, outputs, held), opset_imports=[oh.make_opsetid("", 20)])
+    convert(source, trainable="*")
+    with pytest.raises(TrainingError, match=r"signature curvature: .* differentiated once more, but .*\n.*LSTMGrad"):
+        convert(source, trainable=Training("*", signatures=(*USUAL, "curvature")))
 
 
 def test_signatures_can_be_left_out() -> None:

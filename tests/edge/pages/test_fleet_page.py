@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from converter.report import html
+from edge.pages.charts import COLOURS
 from edge.pages.fleet_page import fleet_page
 
 
@@ -73,3 +77,30 @@ def test_of_very_many_devices_the_ends_are_drawn() -> None:
     assert ">d000<" in page
     assert ">d199<" in page
     assert ">d100<" not in page
+
+
+def test_zero_has_no_sign() -> None:
+    """The report's figures may be negative zeros, or round to one."""
+    found = evaluation(-0.0, -1e-9, a=[-0.0, -1e-9], b=[0.0, 1.0])
+    found["summary"]["accuracy_before"] = {"mean": -0.0, "worst_decile": -0.0}
+    page = fleet_page(report(row(1, evaluation={"training": found})))
+    assert "0.0 %" in page and "-0.0" not in page and "-0 %" not in page
+
+
+@pytest.mark.parametrize("groups", [("training",), ("held_out",), ("training", "held_out")])
+def test_a_group_has_one_colour_and_before_is_hollow(groups: tuple[str, ...]) -> None:
+    found = {group: evaluation(0.5, 0.75, a=[0.5, 0.75]) for group in groups}
+    page = fleet_page(report(row(1, evaluation=found), row(2, evaluation=found)))
+    chart = page[page.index("<figcaption>Accuracy, mean") : page.index("<figcaption>Training loss")]
+    colours = {"training": "c0", "held_out": "c1"}
+    styles = re.findall(r'<polyline class="([^"]+)"', chart)
+    assert styles == [colours[group] + early for group in groups for early in (" early", "")]
+    legend = re.findall(r'<circle class="([^"]+)" cx="\d+" cy="10"', chart)
+    assert legend == [f"{colours[group]} {kind}" for group in groups for kind in ("hollow", "full")]
+
+
+def test_no_series_has_a_colour_of_good_or_bad() -> None:
+    css = (Path(html.__file__).parent / "page.css").read_text("utf-8")
+    for series in COLOURS:
+        rules = re.findall(rf"svg \.{series}(?:\.full)? {{ [a-z]+: var\(--([a-z]+)\) }}", css)
+        assert len(rules) == 2 and not {*rules} & {"good", "poor"}

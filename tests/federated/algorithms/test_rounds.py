@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from federated import tree
-from federated.algorithms import Algorithm, Update, algorithm_from
+from federated.algorithms import ALGORITHMS, Algorithm, Update, algorithm_from
 from federated.errors import FederatedError
 from federated.learner import Batch
 from tests.federated.quadratic import KEEP, Quadratic, at, batches
@@ -45,6 +45,16 @@ def made(name: str, **fields: Any) -> Any:
 
 def moved(update: Update) -> dict[str, Any]:
     return {n: PARAMS[n] + update.payload["params"][n] for n in update.payload["params"]}
+
+
+def heavy_ball(drawn: Batch, steps: int, rate: float, momentum: float) -> dict[str, Any]:
+    """v <- momentum * v + g, y <- y - rate * v."""
+    y, v = PARAMS, {n: 0 * PARAMS[n] for n in W}
+    for i in range(steps):
+        slope = g(y | STILL, at(drawn, i))
+        v = {n: momentum * v[n] + slope[n] for n in W}
+        y = down(y, v, rate)
+    return y
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
@@ -97,7 +107,8 @@ SERVER = {"server_rate": 0.1, "beta1": 0.6, "beta2": 0.8, "tau": 0.01}
 
 @pytest.mark.parametrize("name", ["fedmomentum", "fedadagrad", "fedadam", "fedyogi"])
 def test_server_optimisers_over_three_rounds(name: str) -> None:
-    algorithm, rng = made(name, **SERVER), np.random.default_rng(1)
+    used = {key: value for key, value in SERVER.items() if key not in made(name).idle()}
+    algorithm, rng = made(name, **used), np.random.default_rng(1)
     state = algorithm.init(PARAMS)
     x = {n: PARAMS[n].astype(np.float64) for n in W}
     m, v = {n: 0 * x[n] for n in W}, {n: 0 * x[n] + 0.01**2 for n in W}
@@ -116,6 +127,145 @@ def test_server_optimisers_over_three_rounds(name: str) -> None:
             x[n] += 0.1 * (m[n] if name == "fedmomentum" else m[n] / (np.sqrt(v[n]) + 0.01))
     near(state["params"], x)
     near(state["params"], {"norm.mean": [3, 6, 9]}, ["norm.mean"])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "reptile", "ditto", "fedprox", "local_only", "fedper"])
+def test_momentum_of_local_steps(name: str) -> None:
+    drawn, want = batches(3), heavy_ball(batches(3), 3, 0.1, 0.8)
+    off = {"fedprox": {"mu": 0.0}, "ditto": {"penalty": 0.0, "tuning_rate": 0.1}, "fedper": {"own": ["head*"]}}
+    algorithm = made(name, rate=0.1, momentum=0.8, **off.get(name, {}))
+    update, kept = work(algorithm, drawn)
+    reached = {**moved(update), **kept.get("params", {})} if name != "local_only" else kept["params"]
+    near(reached, want)
+    if name == "ditto":
+        near(kept["params"], want)
+    tuned = {"local_only": {"rate": 0.1}}.get(name, {"tuning_rate": 0.1})
+    adapting = made(name, momentum=0.8, **{**off.get(name, {}), **tuned})
+    broadcast = adapting.broadcast(adapting.init(PARAMS))
+    near(adapting.personalise(LEARNER, broadcast, adapting.enrol(broadcast), drawn), want)
+
+
+def test_momentum_leaves_scaffolds_controls_plain() -> None:
+    algorithm = made("scaffold", rate=0.1, momentum=0.8)
+    update, kept = work(algorithm, batches(2))
+    near(moved(update), heavy_ball(batches(2), 2, 0.1, 0.8))
+    first = g(PARAMS, at(batches(2), 0))
+    second = g(down(PARAMS, first, 0.1) | STILL, at(batches(2), 1))
+    near(kept["control"], {n: (first[n] + second[n]) / 2 for n in W})
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.5, 1e6])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_gradients_are_clipped_and_matrices_decay(clip_norm: float, weight_decay: float) -> None:
+    class Square(Quadratic):
+        """Its weights are a matrix of one row."""
+
+        def gradient(self, params: Any, batch: Batch) -> Any:
+            found = super().gradient({**params, "body.w": params["body.w"][0]}, batch)
+            return found._replace(grads={**found.grads, "body.w": found.grads["body.w"][None]})
+
+    drawn = at(batches(1), 0)
+    params = {**PARAMS, "body.w": PARAMS["body.w"][None]}
+    slopes = {**g(PARAMS, drawn), "body.w": g(PARAMS, drawn)["body.w"][None]}
+    norm = float(np.sqrt(sum((slope**2).sum() for slope in slopes.values())))
+    factor = min(1.0, clip_norm / norm) if clip_norm else 1.0
+    want = {name: factor * slope for name, slope in slopes.items()}
+    want["body.w"] = want["body.w"] + weight_decay * params["body.w"]
+    algorithm = made("fedavg", clip_norm=clip_norm, weight_decay=weight_decay)
+    found = algorithm.shaped(Square()).gradient(params, drawn)
+    near(found.grads, want, tolerance=1e-6)
+    assert found.grads["body.w"].dtype == np.float32 and found.statistics.keys() == {"norm.mean"}
+    assert (algorithm.shaped(LEARNER) is LEARNER) == (not clip_norm and not weight_decay)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_rates_of_a_schedule_are_those_of_training(name: str) -> None:
+    """With tiny rates nothing is learned; a server's rate of zero changes nothing."""
+    algorithm = made(name)
+    state = algorithm.init(PARAMS)
+    broadcast = algorithm.broadcast(state)
+    drawn = batches(2 * algorithm.batches_a_step)
+    if algorithm.local_rates:
+        still = algorithm.with_rates(dict.fromkeys(algorithm.local_rates, 1e-9))
+        update, _ = still.local(LEARNER, broadcast, still.enrol(broadcast), drawn)
+        payload = update.payload.get("params", {})
+        assert all(abs(payload[n]).max() < 1e-6 for n in W if n in payload)
+    if algorithm.server_rates:
+        still = algorithm.with_rates(dict.fromkeys(algorithm.server_rates, 0.0))
+        update, _ = algorithm.local(LEARNER, broadcast, algorithm.enrol(broadcast), drawn)
+        near(still.apply(state, update.payload, 1.0)["params"], PARAMS)
+
+
+def transcribed(w: dict[str, Any], devices: list[Batch], q: float, rate: float, weights: list[float]) -> dict[str, Any]:
+    """Algorithm 2 of the paper in double precision: the model after one round."""
+    lipschitz = 1 / rate
+    deltas, steps = [], []
+    for drawn in devices:
+        x, y = drawn.inputs["x"].astype(np.float64), drawn.labels.astype(np.float64)
+        body, head = w["body.w"].astype(np.float64), w["head.b"].astype(np.float64)
+        loss = np.mean([((x[i] @ body + head - y[i]) ** 2).mean() / 2 for i in range(len(x))])
+        for i in range(len(x)):
+            off = x[i] @ body + head - y[i]
+            body, head = body - rate * x[i].T @ off / len(off), head - rate * off.mean(keepdims=True)
+        far = {"body.w": lipschitz * (w["body.w"] - body), "head.b": lipschitz * (w["head.b"] - head)}
+        deltas.append({name: loss**q * leaf for name, leaf in far.items()})
+        norm = sum((leaf**2).sum() for leaf in far.values())
+        steps.append(q * loss ** (q - 1) * norm + lipschitz * loss**q)
+    whole = sum(p * step for p, step in zip(weights, steps, strict=True))
+    return {n: w[n] - sum(p * delta[n] for p, delta in zip(weights, deltas, strict=True)) / whole for n in W}
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 5.0])
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+def test_qfedavg_is_algorithm_two(q: float, rate: float) -> None:
+    devices, weights = [batches(3, seed=seed) for seed in range(3)], [0.5, 0.3, 0.2]
+    algorithm = made("qfedavg", q=q, rate=rate)
+    state = algorithm.init(PARAMS)
+    updates = [algorithm.local(LEARNER, algorithm.broadcast(state), {}, drawn)[0] for drawn in devices]
+    after = algorithm.apply(state, tree.weighted_mean([update.payload for update in updates], weights), 1.0)["params"]
+    near(after, transcribed(PARAMS, devices, q, rate, weights))
+    mean = sum(p * (update.payload["statistics"]["norm.mean"]) for p, update in zip(weights, updates, strict=True))
+    near(after, {"norm.mean": PARAMS["norm.mean"] + mean}, ["norm.mean"])
+    assert {leaf.dtype for _, leaf in tree.leaves(updates[0].payload)} == {np.dtype(np.float32)}
+
+
+def test_without_fairness_qfedavg_is_fedavg() -> None:
+    drawn = batches(2)
+    ours, theirs = made("qfedavg", q=0.0), made("fedavg")
+    state = theirs.init(PARAMS)
+    after = [algorithm.apply(state, work(algorithm, drawn)[0].payload, 1.0)["params"] for algorithm in (ours, theirs)]
+    near(*after, names=(*W, "norm.mean"), tolerance=1e-6)
+
+
+def test_fairness_brings_losses_closer() -> None:
+    """Two devices agree, one differs: the larger q, the closer the one comes to the others."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 1, 40, 3)).astype(np.float32)
+    rules = np.float32([[1, 0, 0], [1, 0, 0], [-1, 0, 0]])
+    devices = [Batch({"x": x[i]}, x[i] @ rules[i]) for i in range(3)]
+
+    def losses(q: float) -> list[float]:
+        algorithm = made("qfedavg", q=q, rate=0.3)
+        state = algorithm.init(PARAMS)
+        for _ in range(60):
+            payloads = [algorithm.local(LEARNER, algorithm.broadcast(state), {}, d)[0].payload for d in devices]
+            state = algorithm.apply(state, tree.weighted_mean(payloads, [1.0] * 3), 1.0)
+        return [float(LEARNER.evaluate(state["params"], at(drawn, 0)).loss) for drawn in devices]
+
+    spreads = [max(found) - min(found) for found in map(losses, (0.0, 1.0, 5.0))]
+    assert spreads[0] > 1.5 * spreads[1] > 1.5 * spreads[2]
+
+
+def test_a_loss_of_nothing_divides_by_nothing() -> None:
+    class Perfect(Quadratic):
+        def evaluate(self, params: Any, batch: Batch) -> Any:
+            return super().evaluate(params, batch)._replace(loss=np.float32(0))
+
+    algorithm = made("qfedavg", q=5.0)
+    state = algorithm.init(PARAMS)
+    update, _ = algorithm.local(Perfect(), algorithm.broadcast(state), {}, batches(1))
+    after = algorithm.apply(state, update.payload, 1.0)["params"]
+    assert all(np.isfinite(leaf).all() for leaf in after.values())
 
 
 def test_statistics_go_apart_where_servers_have_optimisers() -> None:
@@ -384,8 +534,21 @@ WRONG = [
     ({"name": "pfedme", "inner_steps": 1.5}, r"inner_steps: expected a whole number, got 1.5"),
     ({"name": "fedper", "own": "head"}, r"own: expected a list of texts, got 'head'"),
     ({"name": "fedadam", "server": "lamb"}, r"expected server to be one of sgd, .*got 'lamb'"),
-    ({"name": "fedadam", "beta2": 1.0}, r"beta1 and beta2 below 1"),
+    ({"name": "fedadam", "beta2": 1.0}, r"expected beta2 below 1, got 1.0"),
     ({"name": "apfl", "mixture": 1.5}, r"mixture within \[0, 1\], got 1.5"),
+    ({"name": "fedavg", "momentum": 1.0}, r"fedavg: expected momentum below 1, got 1.0"),
+    ({"name": "apfl", "momentum": 0.9}, r"apfl: momentum has no effect on the mixture; omit it"),
+    ({"name": "meta_head", "momentum": 0.9}, r"meta_head: momentum has no effect"),
+    ({"name": "perfedavg", "momentum": 0.9}, r"momentum: no such key"),
+    ({"name": "fedavg", "clip_norm": -1.0}, r"expected clip_norm of at least 0"),
+    ({"name": "qfedavg", "rate": 0.0}, r"qfedavg: expected a rate above 0"),
+    ({"name": "qfedavg", "q": -1.0}, r"qfedavg: expected q of at least 0"),
+    ({"name": "maml", "clip_norm": 1.0}, r"maml: clip_norm has no effect on exact second-order gradients; omit it"),
+    ({"name": "maml", "inner_steps": 101}, r"maml: expected inner_steps of 1 to 100, got 101"),
+    ({"name": "meta_sgd_exact", "inner_steps": 101}, r"meta_sgd_exact: expected inner_steps of 1 to 100"),
+    ({"name": "fedmomentum", "tau": 0.1}, r"fedmomentum: tau has no effect with server 'momentum'; omit it"),
+    ({"name": "fomaml", "server": "sgd", "beta1": 0.5}, r"beta1 has no effect with server 'sgd'"),
+    ({"name": "local_only", "uniform": True}, r"local_only: uniform has no effect without a mean"),
 ]
 
 

@@ -105,6 +105,10 @@ def test_a_node_follows_its_owners_demands(tmp_path: Path) -> None:
     made = device_from({**words, "most_clip": 1, "secure_only": True, "consent": "backup"})
     assert (made.demands, made.consent) == (Demands(most_clip=1, secure_only=True), "backup")
     assert device_from(words).demands == Demands()
+    x, who = np.ones((5, 4), np.float32), ["kitchen", "hall", "kitchen", "hall", "hall"]
+    np.savez(tmp_path / "all.npz", x=x, y=np.arange(5) % 3, who=who)
+    named = device_from({**words, "data": str(tmp_path / "all.npz"), "labels": "y", "owners": "who"})
+    assert named.data.labels.tolist() == [0, 2]
 
 
 def test_a_misspelt_demand_is_refused(tmp_path: Path) -> None:

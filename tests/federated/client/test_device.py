@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from federated.client.demands import Demands
 from federated.client.device import MOST, Device
 from federated.client.state import StateStore
 from federated.errors import FederatedError
@@ -111,3 +112,24 @@ def test_bytes_that_are_not_a_message() -> None:
 def test_without_consent_nothing_leaves() -> None:
     meta, body = unpack(device(consent="none").answer(MESSAGES["sync"]))
     assert meta["consent"] == "none" and body == {}
+
+
+def test_of_some_parameters_only_those_are_sent() -> None:
+    """The device sends what it is asked for and nothing else, with other values than the common model's."""
+    message = FEDERATION.task("sync", 1, {"steps": 2, "batch": 4, "only": ["b"]})
+    meta, body = unpack(device().answer(message))
+    assert meta["kind"] == "personal" and list(body) == ["b"]
+    assert not np.array_equal(body["b"], FEDERATION.model()["b"])
+    whole = unpack(device().answer(MESSAGES["sync"]))[1]
+    assert set(whole) == {"w", "b"}
+    nothing = ask(FEDERATION.task("sync", 1, {"steps": 2, "batch": 4, "only": ["head*"]}))
+    assert nothing["kind"] == "refusal" and "to match some parameters" in nothing["why"]
+
+
+@pytest.mark.parametrize(("allowed", "only", "sent"), [("b", ["b"], ["b"]), ("b", ["*"], None), ("b", [], None),
+                                                      ("b w", [], ["w", "b"]), ("w*", ["b"], None)])  # fmt: skip
+def test_the_owner_decides_which_parameters_a_version_has(allowed: str, only: list[str], sent: Any) -> None:
+    message = FEDERATION.task("sync", 1, {"steps": 2, "batch": 4, "only": only})
+    meta, body = unpack(device(demands=Demands(version_only=allowed)).answer(message))
+    assert (sorted(body) or None) == (sent and sorted(sent))
+    assert meta["kind"] == "personal" if sent else "demands version_only" in meta["why"]

@@ -47,6 +47,15 @@ shards = "devices.npz"
 [algorithm]
 name = "fedrep"
 own = ["head.bias"]
+momentum = 0.5
+clip_norm = 2.0
+weight_decay = 0.01
+[schedule]
+local = "step"
+every = 1
+factor = 0.8
+server = "cosine"
+rounds = 9
 [local]
 steps = 4
 batch = 8
