@@ -141,10 +141,16 @@ class Wire(_Section, frozen=True):
 
 
 class Limits(_Section, frozen=True):
-    """Limits of an update; others are refused, counted and named in the report."""
+    """Limits of an update; others are refused, counted and named in the report. `outlier` and `influence` are explained
+    in `federated.server.influence`; robust rules and central noise have their own."""
 
     norm: Positive = 1e6
     """The largest Euclidean norm."""
+    outlier: NotNegative = 10.0
+    """The largest norm as a multiple of the round's median norm; 0: no limit."""
+    influence: NotNegative = 3.0
+    """The largest weight, and the largest weight times norm, as a multiple of the round's median, to which others are
+    cut; 0: no limit."""
     examples: Count = 1_000_000
     """The most examples that a device may claim, which is its weight in the mean, and the most labels of an
     evaluation."""
@@ -302,6 +308,8 @@ count = 20
 
 [limits]
 # norm = 1e6                   # of an update
+# outlier = 10.0               # times the round's median norm: larger updates are refused; 0: no limit
+# influence = 3.0              # times the round's median: the most that one device counts; 0: no limit
 # examples = 1000000           # that a device may claim
 
 [state]

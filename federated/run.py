@@ -44,7 +44,8 @@ def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
     """A trainable bundle's learner, and the start of a run with it."""
     learner = LiteLearner(path)
     held = bundle.read(path)
-    return learner, Start(learner.params, tuple(held.uses["gradients"].writes.values()), held.digest)
+    statistics = tuple(held.uses["gradients"].writes.values())
+    return learner, Start(learner.params, statistics, held.digest, signed=not learner.classifies)
 
 
 def fleet_of(config: Config, devices: int = 0) -> Fleet:

@@ -30,6 +30,7 @@ from federated.codec import Codec, Spec
 from federated.data import draw, pick, size, split, support_query
 from federated.errors import FederatedError
 from federated.evaluation import before_after
+from federated.evaluation import told as loss_told
 from federated.learner import Batch, Evaluation, Learner
 from federated.messages.agreement import work_digest
 from federated.messages.downlink import Behind, catch_up, first, follows, read_whole
@@ -66,11 +67,11 @@ class Task:
         return int(self.meta["round"])
 
     def told(self, loss: Any, within: float) -> dict[str, float | None]:
-        """What a device reports besides its update: nothing that noise or masks are meant to hide. A loss that is not
-        finite is not JSON and becomes None, which the server refuses."""
+        """What a device reports besides its update: nothing that noise or masks are meant to hide. The loss of a device
+        that diverged is None, which the server refuses."""
         privacy = self.transforms.privacy
         told: dict[str, float | None] = {"within": within} if privacy.adaptive else {}
-        return told if self.transforms.quiet else told | {"loss": float(loss) if np.isfinite(loss) else None}
+        return told if self.transforms.quiet else told | {"loss": loss_told(loss)}
 
     def rng(self, what: str, device: str) -> np.random.Generator:
         """The generator of one device in one round."""
@@ -342,8 +343,8 @@ def _encode(codec: Codec, payload: Tree, rng: np.random.Generator, residual: Tre
     return np.frombuffer(encoded.data, np.uint8), encoded.residual
 
 
-def _sums(found: Evaluation) -> list[float]:
-    return [float(found.loss), int(found.correct), int(found.examples)]
+def _sums(found: Evaluation) -> list[float | None]:
+    return [loss_told(found.loss), int(found.correct), int(found.examples)]
 
 
 MOST = 10_000_000
