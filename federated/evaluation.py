@@ -1,7 +1,7 @@
 """How good the model is for each device, before it adapts and after: participating and held-out devices.
 
-A mean over devices hides devices for which the common model fails, so the mean of the worst tenth is given too. A device
-whose loss is not finite has the worst score: it has no correct examples and an infinite loss. Leaving it out would make
+A mean over devices hides devices for which the common model fails, so the mean of the worst tenth is given too. A
+device whose loss is not finite has the worst score: no correct examples and an infinite loss. Leaving it out would make
 a model that fails on many devices look better than one that works on all.
 """
 
@@ -19,7 +19,9 @@ from federated.data import draw, join
 from federated.learner import Batch, Evaluation, Learner
 from federated.tree import Tree
 
-__all__ = ["LARGEST", "Score", "Spread", "Summary", "before_after", "centralised", "plain", "score", "summarise", "told"]
+__all__ = [
+    "LARGEST", "Score", "Spread", "Summary", "before_after", "centralised", "plain", "score", "summarise", "told",
+]  # fmt: skip
 
 CENTRALISED_STEPS = 64
 """Batches that `centralised` draws at once, which bounds its memory."""

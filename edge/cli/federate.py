@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["federate"]
 
+TROUBLES = {
+    "limited": "cut to limits.influence",
+    "lost_evaluations": "lost evaluations",
+    "diverged_evaluations": "evaluations that diverged",
+}
+"""Counts of the report that are shown if there are any."""
+
 
 def federate(
     config: Annotated[
@@ -132,15 +139,18 @@ def _write_page(path: Path, made: Mapping[str, Any]) -> None:
 def _print(made: Mapping[str, Any]) -> None:
     evaluated = [row for row in made["rows"] if "evaluation" in row]
     if evaluated:
-        heads = ("count", "before", "after", "worst before", "worst after")
+        heads = ("asked", "count", "diverged", "before", "after", "worst before", "worst after")
         title = f"accuracy after round {evaluated[-1]['round']}; worst: mean of the worst 10 % of devices"
         rows = table(title, "devices", *heads, right=heads)
         for name, survey in evaluated[-1]["evaluation"].items():
-            if (summary := survey["summary"]) is not None:
+            label = {"training": "training", "held_out": "held out"}[name]
+            if (summary := survey["summary"]) is None:
+                rows.add_row(label, str(survey["asked"]), "0", *[""] * 5)
+            else:
                 pairs = (summary["accuracy_before"], summary["accuracy_after"])
                 figures = [pair["mean"] for pair in pairs] + [pair["worst_decile"] for pair in pairs]
-                label = {"training": "training", "held_out": "held out"}[name]
-                rows.add_row(label, str(summary["devices"]), *(f"{figure + 0.0:.3f}" for figure in figures))
+                counts = (survey["asked"], summary["devices"], summary["diverged"])
+                rows.add_row(label, *map(str, counts), *(f"{figure + 0.0:.3f}" for figure in figures))
         console().print(rows)
     print(
         f"{made['algorithm']}: {made['rounds']} rounds with {made['devices']} devices in "
@@ -148,4 +158,11 @@ def _print(made: Mapping[str, Any]) -> None:
         f"{bytes_text(made['bytes_up'])} up, {bytes_text(made['bytes_down'])} down"
     )
     refused = Counter(made["turned_away"]) + Counter(made["refused"])
-    print("refused: " + (", ".join(f"{count} {reason}" for reason, count in sorted(refused.items())) or "nothing"))
+    print(f"refused: {_counts(refused) or 'nothing'}")
+    for key, words in TROUBLES.items():
+        if made[key]:
+            print(f"{words}: {_counts(made[key]) if isinstance(made[key], dict) else made[key]}")
+
+
+def _counts(counted: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items()))

@@ -20,7 +20,7 @@ import numpy as np
 from federated import tree
 from federated.errors import FederatedError
 from federated.server import rounds
-from federated.server.conduct import After, Exchange, Watch, finish, meet, owed, quoted
+from federated.server.conduct import After, Exchange, Watch, finish, look_first, meet, owed, quoted
 from federated.server.federation import MOST_DETAILS, Federation, described, told
 from federated.server.replies import Expected, Failure, Received, Refused
 
@@ -175,6 +175,7 @@ def conduct_async(
 
     Raises FederatedError if nothing arrives for `rounds.attempts` deadlines, or too many answers in a row are useless.
     """
+    look_first(federation, exchange)
     owed(federation, exchange, keep=keep, watch=watch, after=after)
     rules = Buffered(federation)
     config = federation.config.rounds

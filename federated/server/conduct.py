@@ -13,7 +13,7 @@ from federated.server.federation import Federation, Round
 from federated.server.replies import Failure
 from federated.server.secure_round import STAGES, SecureRound
 
-__all__ = ["After", "Exchange", "conduct", "finish", "gather", "meet", "owed", "quoted"]
+__all__ = ["After", "Exchange", "conduct", "finish", "gather", "look_first", "meet", "owed", "quoted"]
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -61,6 +61,7 @@ def conduct(
     Raises FederatedError if devices do not come, or if a round fails as often as `rounds.attempts` allows.
     """
     rounds = federation.config.rounds
+    look_first(federation, exchange)
     owed(federation, exchange, keep=keep, watch=watch, after=after)
     failures = 0
     while not federation.done:
@@ -104,6 +105,15 @@ def finish(
         if keep is not None:
             checkpoint.save(keep, federation)
     watch(row)
+
+
+def look_first(federation: Federation, exchange: Exchange) -> None:
+    """The evaluation of the start's model, if [gate] compares with it."""
+    if federation.config.gate.against == "none" or federation.first is not None or federation.round:
+        return
+    carried = {"bytes_down": 0, "bytes_up": 0}
+    found = evaluate(federation, exchange, meet(federation, exchange), carried)
+    federation.first = {"evaluation": found, **carried}
 
 
 def owed(

@@ -84,6 +84,8 @@ class Federation:
     attempt: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    first: dict[str, Any] | None = None
+    """The evaluations before the first round by group of devices, if [gate] compares with them, and their bytes."""
     turned_away: Counter[str] = field(default_factory=Counter)
     account: Accountant = field(default_factory=Accountant)
     bound: float = 0.0
