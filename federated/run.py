@@ -191,6 +191,7 @@ def report(federation: Federation) -> dict[str, Any]:
         "rounds": federation.round,
         "devices": len(federation.members),
         "turned_away": dict(sorted(federation.turned_away.items())),
+        "turned_away_details": federation.turned_away_details,
         "refused": _summed(row["refused"] for row in rows),
         "limited": _summed(row.get("limited", {}) for row in rows),
         "lost_evaluations": _summed(survey.get("lost", {}) for survey in surveys),

@@ -14,6 +14,7 @@ round and the device's name, and personal state from an earlier round: a repeate
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -108,10 +109,12 @@ class Device:
 
     def hello(self, message: bytes) -> Reply:
         """Who this is. A run greets a device when it begins: state of earlier runs is deleted then, including the
-        secrets of their sums."""
+        secrets of their sums. `proof` shows that a device which returns as another node has the state of the one that
+        joined; it differs from run to run, so that one server cannot use it in another's run."""
         run = str(_opened(message)[0]["run"])
         self.store.forget_others(self.name, (run, _model(run)))
-        return {"kind": "hello", "examples": size(self.data), "bundle": self.bundle}, {}
+        proof = hmac.digest(self.store.secret(self.name), run.encode(), "sha256").hex()
+        return {"kind": "hello", "examples": size(self.data), "bundle": self.bundle, "proof": proof}, {}
 
     def train(self, message: bytes) -> Reply:
         """A round's work."""

@@ -46,6 +46,7 @@ def save(path: str | os.PathLike[str], federation: Federation) -> None:
         "config": fingerprint(federation.config),
         "members": {name: asdict(member) for name, member in federation.members.items()},
         "turned_away": federation.turned_away,
+        "turned_away_details": federation.turned_away_details,
         "first": federation.first,
         "spent": federation.account.spent,
         "bound": federation.bound,
@@ -88,6 +89,7 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
             rows=[json.loads(line) for line in body["rows"].tobytes().splitlines()],
             first=meta["first"],
             turned_away=Counter(meta["turned_away"]),
+            turned_away_details=[str(line) for line in meta["turned_away_details"]],
             account=Accountant(tuple(Spent(*each) for each in meta["spent"])),
             bound=float(meta["bound"]),
         )

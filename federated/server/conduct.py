@@ -146,6 +146,8 @@ def _plain(attempt: Round, exchange: Exchange) -> dict[str, Any]:
 
 def _secure(attempt: Round, exchange: Exchange) -> dict[str, Any]:
     """Four exchanges, each with the round's deadline."""
+    if not attempt.asked:
+        return attempt.close()
     if len(attempt.asked) < 2:
         attempt.details.append("a secure sum needs at least two devices: a sum over one device would be its update")
         return attempt.close()

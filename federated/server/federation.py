@@ -48,6 +48,8 @@ class Member:
 
     node: int
     examples: int
+    identity: str = ""
+    """The digest of the proof with which it may return as another node (`Device.hello`); "": it may not."""
     asked: int = 0
     answered: int = 0
     refused: int = 0
@@ -87,6 +89,7 @@ class Federation:
     first: dict[str, Any] | None = None
     """The evaluations before the first round by group of devices, if [gate] compares with them, and their bytes."""
     turned_away: Counter[str] = field(default_factory=Counter)
+    turned_away_details: list[str] = field(default_factory=list)
     account: Accountant = field(default_factory=Accountant)
     bound: float = 0.0
     """The current clipping bound."""
@@ -170,21 +173,28 @@ class Federation:
         return pack({"version": VERSION, "kind": "hello", "run": self.run}, {})
 
     def welcome(self, node: int, reply: bytes | Failure, nodes: Collection[int]) -> None:
-        """Admit a new node, or count the reason for refusing it. A name whose node is still present is not given to
-        another."""
+        """Admit a new node, or count the reason for refusing it. A name belongs to the node that used it first in the
+        run. Another node gets it only with the same proof, when the first is gone: the same device, restarted without a
+        node key."""
         try:
-            name, examples = read_hello(reply, self.run, self.start.bundle, self.config.limits)
-            known = self.members.get(name)
-            if known is not None and known.node != node and known.node in nodes:
-                raise Refused("impostor", f"{name!r} is registered at another node")
+            found = read_hello(reply, self.run, self.start.bundle, self.config.limits)
+            known = self.members.get(found.device)
+            if known is not None and known.node != node:
+                if known.node in nodes:
+                    raise Refused("impostor", f"{found.device!r} is registered at another node, which is connected")
+                if not found.identity or found.identity != known.identity:
+                    raise Refused("impostor", f"{found.device!r} joined this run from another node; a device may "
+                                  "return as a new node only with the state file that it had")  # fmt: skip
         except Refused as refused:
             self.turned_away[refused.reason] += 1
+            if len(self.turned_away_details) < MOST_DETAILS:
+                self.turned_away_details.append(described(f"node {node}", refused))
             return
         if known is None:
-            self.members[name] = Member(node, examples)
+            self.members[found.device] = Member(node, found.examples, found.identity)
         else:
-            known.node, known.examples = node, examples
-        self.again.discard(name)
+            known.node, known.examples = node, found.examples
+        self.again.discard(found.device)
 
     def present(self, nodes: Collection[int], *, held_out: bool = False) -> dict[str, int]:
         """Members that are present, by name: those that train, or the held-out ones."""
@@ -313,10 +323,14 @@ class Federation:
             expected = self.expected(there)
             multiplier = transforms.update_multiplier(self.multiplier)
             payloads, weights = [each.payload for each, _ in ordered], [weight for _, weight in ordered]
-            mean, left_out = transforms.combine(payloads, weights, self.source, multiplier, expected)
+            if ordered:
+                mean, left_out = transforms.combine(payloads, weights, self.source, multiplier, expected)
+            else:  # nobody was drawn: noise alone, as in every round, so that it does not show
+                nothing = self.payload.unflatten(np.zeros(self.payload.size, np.float32))
+                mean = transforms.add_noise(nothing, 0, self.source, multiplier, expected)
             within = sum(each.within for each, _ in ordered)
             normal = float(self.source.normal(1)[0]) if transforms.privacy.adaptive else 0.0
-            self.bound = transforms.next(within, len(ordered), normal).privacy.clip
+            self.bound = transforms.next(within, max(1, len(ordered)), normal).privacy.clip
         self.step(mean, len(ordered) / there)
         return tuple(ordered[at][0].device for at in left_out)
 
@@ -436,7 +450,9 @@ class Round:
 
     @property
     def quorum(self) -> int:
-        """How many updates the round needs."""
+        """How many updates the round needs: none if Poisson sampling drew nobody."""
+        if not self.asked:
+            return 0
         return max(1, int(np.ceil(self.federation.config.rounds.quorum * self.want - 1e-9)))
 
     def close(self) -> dict[str, Any]:

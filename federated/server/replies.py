@@ -5,6 +5,7 @@ An invalid reply is refused with one of `REASONS`, by which the report counts it
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ from federated.server.store import CONSENTS
 from federated.tree import Tree
 
 __all__ = [
-    "REASONS", "Expected", "Failure", "Received", "Refused", "read_evaluation", "read_hello", "read_personal",
-    "read_secure", "read_update",
+    "REASONS", "Expected", "Failure", "Greeted", "Received", "Refused", "read_evaluation", "read_hello",
+    "read_personal", "read_secure", "read_update",
 ]  # fmt: skip
 
 REASONS: Mapping[str, str] = {
@@ -38,7 +39,7 @@ REASONS: Mapping[str, str] = {
     "replayed": "of another run, another round or another attempt at it",
     "duplicate": "the device had answered before",
     "unasked": "from a device that was not asked",
-    "impostor": "it uses another device's name",
+    "impostor": "it uses the name of another device, which joined the run from another node",
     "malformed": "fields that are missing or make no sense",
     "examples": "more examples than `limits.examples`, or none",
     "payload": "other names, shapes or dtypes than the model's, values or a loss that are not finite or make no sense",
@@ -78,6 +79,15 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class Greeted:
+    """A device's name, how many examples it has, and the digest of its proof of identity ("" without one)."""
+
+    device: str
+    examples: int
+    identity: str
+
+
+@dataclass(frozen=True)
 class Received:
     """A valid update."""
 
@@ -92,16 +102,19 @@ class Received:
     """1.0 if the update was within the clipping bound, else 0.0."""
 
 
-def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) -> tuple[str, int]:
-    """A device's name and how many examples it has. Raises Refused."""
+def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) -> Greeted:
+    """What a device says about itself. Raises Refused."""
     meta, _ = _read(reply)
     _fits(meta.get("run") == run, "replayed", f"expected run {run!r}, got {meta.get('run')!r}")
     _answers(meta, "hello")
     _fits(meta.get("bundle") == bundle, "version", f"expected bundle {bundle[:12]}, got {_short(meta.get('bundle'))}")
-    name = meta.get("device")
+    name, proof = meta.get("device"), meta.get("proof", "")
     fits = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
     _fits(fits, "malformed", f"expected a name of 1 to 200 printable letters, got {_short(name)}")
-    return str(name), _examples(meta, limits)
+    fits = isinstance(proof, str) and len(proof) in (0, 64) and proof.isalnum() | (not proof)
+    _fits(fits, "malformed", f"expected a proof of 64 letters, got {_short(proof)}")
+    identity = hashlib.sha256(proof.encode()).hexdigest() if proof else ""
+    return Greeted(str(name), _examples(meta, limits), identity)
 
 
 def read_update(
