@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from time import perf_counter
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli.errors import COULD_NOT_RUN
 from edge.cli.fleet_live import live
 from edge.cli.options import Json
 from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
@@ -89,11 +89,9 @@ def _submit(config: Path, superlink: str, certificates: Path | None, resume: boo
     read(config)
     if certificates is None:
         say("warning: without --certificates the SuperLink is not authenticated and the connection is not encrypted")
-    code = submit(config, superlink, certificates=certificates, resume=resume, log=2 if as_json else None)
+    submit(config, superlink, certificates=certificates, resume=resume, log=sys.stderr if as_json else None)
     if as_json:
-        emit({"config": str(config), "superlink": superlink, "exit_code": code})
-    if code:
-        raise typer.Exit(COULD_NOT_RUN)
+        emit({"config": str(config), "superlink": superlink, "exit_code": 0})
 
 
 def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_json: bool) -> None:

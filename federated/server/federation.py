@@ -381,9 +381,10 @@ class Federation:
 
     def outliers(self, updates: Sequence[Received]) -> dict[str, Refused]:
         """The devices whose update is refused because it is too large for this round."""
-        most = self.config.limits.outlier
-        names = outliers(updates, self.config.limits) if self._compares else ()
-        return {name: Refused("outlier", f"expected a norm of at most {most:g} times the median") for name in names}
+        if not self._compares:
+            return {}
+        earlier = max((row["norm"] or 0.0 for row in self.rows if row["counted"]), default=0.0)
+        return outliers(updates, self.config.limits, earlier)
 
     def limited(self, updates: Sequence[Received]) -> Limited:
         """The updates with their weights, held to what the others of the round sent."""
@@ -410,6 +411,8 @@ class Round:
     received: dict[str, Received] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     details: list[str] = field(default_factory=list)
+    cut: dict[str, int] = field(default_factory=dict)
+    """How many devices `limits.influence` applied to, by what was cut."""
     bytes_up: int = 0
 
     def messages(self) -> dict[int, bytes]:
@@ -464,6 +467,7 @@ class Round:
             self.refuse(name, refused)
         limited = federation.limited([self.received[name] for name in sorted(self.received)])
         self.details += limited.details()
+        self.cut = limited.counts()
         left_out: tuple[str, ...] = ()
         enough = len(limited.updates) >= self.quorum
         if enough:
@@ -474,7 +478,7 @@ class Round:
                 self.details.append(str(error))
         if not enough:
             federation.fail()
-        return self.row(enough, len(limited.updates), left_out) | {"limited": limited.counts()}
+        return self.row(enough, len(limited.updates), left_out)
 
     def row(self, counted: bool, answered: int, left_out: tuple[str, ...]) -> dict[str, Any]:
         """The report's row for the round."""
@@ -487,6 +491,7 @@ class Round:
             "answered": answered,
             "silent": max(0, len(self.asked) - answered - refused),
             "refused": dict(sorted(self.refused.items())),
+            "limited": self.cut,
             "left_out": list(left_out),
             "epsilon": federation.epsilon(),
             "details": self.details[:MOST_DETAILS],

@@ -3,7 +3,9 @@
 A device's number of examples, which is its weight, and the size of its update are claims that nobody can check. What
 can be checked is how far they are from the others', by medians, which fewer than half of the devices cannot move far:
 
-1. An update more than `limits.outlier` times as large as the round's median is refused.
+1. An update more than `limits.outlier` times as large as the median of this round and of every earlier one is refused.
+   Earlier rounds count because a device may be the last that has something to learn: where 30 devices had learned all
+   but nothing, updates of honest ones were 20 times as large as the median, and a tenth of the first round's.
 2. A weight counts as at most `limits.influence` times the round's median weight (as McMahan et al., "Learning
    Differentially Private Recurrent Language Models", ICLR 2018, bound weights).
 3. An update is scaled down until weight times norm is at most `limits.influence` times its median (Sun et al., "Can
@@ -23,7 +25,7 @@ import numpy as np
 
 from federated import tree
 from federated.config import Limits
-from federated.server.replies import Received
+from federated.server.replies import Received, Refused
 
 __all__ = ["Limited", "capped", "limit", "outliers"]
 
@@ -49,11 +51,16 @@ class Limited:
         return [f"{name}: {what} cut to limits.influence" for what, names in words.items() for name in names]
 
 
-def outliers(updates: Sequence[Received], limits: Limits) -> tuple[str, ...]:
-    """The devices whose update is too large for this round."""
+def outliers(updates: Sequence[Received], limits: Limits, earlier: float = 0.0) -> dict[str, Refused]:
+    """The devices whose update is too large. `earlier`: the largest median norm of the rounds before."""
     norms = np.array([each.norm for each in updates])
-    bound = _bound(norms, limits.outlier)
-    return tuple(each.device for each, norm in zip(updates, norms, strict=True) if norm > bound)
+    bound = max(_bound(norms, limits.outlier), limits.outlier * earlier)
+    return {
+        each.device: Refused("outlier", f"expected a norm of at most {bound:g}, {limits.outlier:g} times the median, "
+                             f"got {each.norm:g}")
+        for each in updates
+        if each.norm > bound
+    }  # fmt: skip
 
 
 def capped(weights: Sequence[float], influence: float) -> list[float]:

@@ -44,7 +44,7 @@ REASONS: Mapping[str, str] = {
     "examples": "more examples than `limits.examples`, or none",
     "payload": "other names, shapes or dtypes than the model's, values or a loss that are not finite or make no sense",
     "norm": "an update larger than `limits.norm`",
-    "outlier": "an update more than `limits.outlier` times as large as the median of its round",
+    "outlier": "an update more than `limits.outlier` times as large as the median of its round and of earlier ones",
     "stale": "an update to a model version that is too old",
 }
 
