@@ -4,8 +4,8 @@ A device's number of examples, which is its weight, and the size of its update a
 can be checked is how far they are from the others', by medians, which fewer than half of the devices cannot move far:
 
 1. An update more than `limits.outlier` times as large as the median of this round and of every earlier one is refused.
-   Earlier rounds count because a device may be the last that has something to learn: where 30 devices had learned all
-   but nothing, updates of honest ones were 20 times as large as the median, and a tenth of the first round's.
+   Earlier rounds count because a device may be one of the last that have something to learn: on 30 devices with easy
+   examples an honest update was 174 times as large as the round's median, but a third of the first round's.
 2. A weight counts as at most `limits.influence` times the round's median weight (as McMahan et al., "Learning
    Differentially Private Recurrent Language Models", ICLR 2018, bound weights).
 3. An update is scaled down until weight times norm is at most `limits.influence` times its median (Sun et al., "Can

@@ -226,6 +226,30 @@ def test_flower_sends_no_telemetry_and_its_log_is_not_json(config: Path, flwr: P
     assert "telemetry 0" in flwr.read_text()
 
 
+def test_a_gate_keeps_a_worse_model_from_being_written(config: Path, tmp_path: Path) -> None:
+    text = CONFIG.replace("rate = 0.2", "rate = 1e9").replace("[state]", '[gate]\nagainst = "start"\n[state]')
+    config.write_text(text + 'json = "run.json"\n')
+    _, stderr = msedge(config, "--simulate", 0, code=3)
+    errors = [line for line in stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and "gate: " in errors[0]
+    assert not (tmp_path / "learned.mslite").exists() and (tmp_path / "run.state").exists()
+    assert json.loads((tmp_path / "run.json").read_text())["gate"]
+    config.write_text(text.replace('against = "start"', 'against = "none"'))
+    msedge(config, "--simulate", 0, "--resume")
+    assert (tmp_path / "learned.mslite").exists()
+
+
+def test_a_terminal_shows_what_was_lost_and_what_diverged(config: Path) -> None:
+    from edge.cli.federate import _print
+    from edge.cli.fleet_live import _troubles
+
+    made: dict[str, Any] = json.loads(msedge(config, "--simulate", 0, "--json")[0]) | {"lost_evaluations": {"failed": 2}}
+    survey = made["rows"][-1]["evaluation"]["training"]
+    survey |= {"diverged": ["device-01"], "lost": {"failed": 2}}
+    assert list(_troubles(made["rows"][-1])) == ["1 training diverged", "training lost 2 failed"]
+    _print(made)
+
+
 def test_a_run_that_gives_up_writes_its_report(config: Path, tmp_path: Path) -> None:
     text = config.read_text().replace("[report]", '[report]\njson = "run.json"')
     config.write_text(text.replace("[state]", "[limits]\nnorm = 1e-9\n[state]"))

@@ -436,6 +436,27 @@ def test_poisson_sampling_asks_each_device_at_random() -> None:
     assert len(set(counted)) > 1 and ended.rows[-1]["epsilon"] is not None
 
 
+def test_a_round_that_draws_nobody_is_a_round() -> None:
+    """Its step is noise alone, so that nobody can tell, and it costs as much as any other."""
+    privacy = {"clip": 0.5, "noise": "central", "multiplier": 0.5, "sampling": "poisson"}
+    made = fleet(4)
+    few, many = (
+        simulate(config(privacy=privacy, rounds={"count": 5, "fraction": fraction, "minimum": 1}), made)
+        for fraction in (1e-6, 0.9)
+    )
+    assert [(row["round"], row["counted"], row["asked"]) for row in few.rows] == [(at, True, 0) for at in range(1, 6)]
+    assert all(row["loss"] is None and not row["refused"] for row in few.rows)
+    assert np.abs(few.model()["w"]).max() > 0, "noise of the usual size over the expected number of devices"
+    assert few.account.spent == ((0.5, 1e-6, 5),) and many.account.spent == ((0.5, 0.9, 5),)
+
+
+def test_adaptive_bounds_survive_a_round_that_draws_nobody() -> None:
+    privacy = {"clip": 0.5, "adaptive": 0.5, "count_noise": 2.0, "noise": "central", "multiplier": 0.5,
+               "sampling": "poisson"}  # fmt: skip
+    ended = simulate(config(privacy=privacy, rounds={"count": 3, "fraction": 1e-6, "minimum": 1}), fleet(2))
+    assert ended.done and 0 < ended.bound < np.inf
+
+
 def test_poisson_sampling_is_secret(tmp_path: Path) -> None:
     """No device can infer from its messages which devices are asked; a resumed run makes the same random choices."""
     privacy = {"clip": 0.5, "noise": "central", "multiplier": 0.5, "sampling": "poisson"}
