@@ -119,8 +119,7 @@ def _streamed(command: Sequence[str], environment: Mapping[str, str], log: TextI
     """Run a command and copy its output line by line; returns its exit code and the run that it started."""
     run = None
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, errors="replace") as process:
-        assert process.stdout is not None
-        for line in process.stdout:
+        for line in process.stdout or ():
             log.write(line)
             log.flush()
             if run is None and (started := STARTED.match(line)):

@@ -227,7 +227,8 @@ def test_flower_sends_no_telemetry_and_its_log_is_not_json(config: Path, flwr: P
 
 
 def test_a_gate_keeps_a_worse_model_from_being_written(config: Path, tmp_path: Path) -> None:
-    text = CONFIG.replace("rate = 0.2", "rate = 1e9").replace("[state]", '[gate]\nagainst = "start"\n[state]')
+    gate = '[gate]\nagainst = "start"\nfigure = "loss_before"\n[state]'
+    text = CONFIG.replace("rate = 0.2", "rate = 1e3").replace("[state]", gate)
     config.write_text(text + 'json = "run.json"\n')
     _, stderr = msedge(config, "--simulate", 0, code=3)
     errors = [line for line in stderr.splitlines() if line.startswith("error:")]
@@ -239,15 +240,18 @@ def test_a_gate_keeps_a_worse_model_from_being_written(config: Path, tmp_path: P
     assert (tmp_path / "learned.mslite").exists()
 
 
-def test_a_terminal_shows_what_was_lost_and_what_diverged(config: Path) -> None:
+def test_a_terminal_shows_what_was_lost_and_what_diverged(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from edge.cli.federate import _print
     from edge.cli.fleet_live import _troubles
 
-    made: dict[str, Any] = json.loads(msedge(config, "--simulate", 0, "--json")[0]) | {"lost_evaluations": {"failed": 2}}
+    made: dict[str, Any] = json.loads(msedge(config, "--simulate", 0, "--json")[0])
     survey = made["rows"][-1]["evaluation"]["training"]
     survey |= {"diverged": ["device-01"], "lost": {"failed": 2}}
     assert list(_troubles(made["rows"][-1])) == ["1 training diverged", "training lost 2 failed"]
-    _print(made)
+    capsys.readouterr()
+    _print(made | {"lost_evaluations": {"failed": 2}, "diverged_evaluations": 1})
+    shown = capsys.readouterr().out
+    assert "lost evaluations: 2 failed" in shown and "evaluations that diverged: 1" in shown
 
 
 def test_a_run_that_gives_up_writes_its_report(config: Path, tmp_path: Path) -> None:
