@@ -28,6 +28,7 @@ __all__ = [
     "Config",
     "Data",
     "Evaluation",
+    "Gate",
     "Limits",
     "Local",
     "Model",
@@ -124,6 +125,27 @@ class Evaluation(_Section, frozen=True):
     """The most devices of each kind that are evaluated."""
 
 
+class Gate(_Section, frozen=True):
+    """What the last evaluation must show before the model is written to `report.bundle`. A run that does not pass fails
+    and keeps its checkpoint."""
+
+    against: Literal["none", "start", "previous"] = "none"
+    """The model that it must not be worse than: the start's, which is then evaluated before the first round, or that of
+    the previous evaluation (if there is none, the start's)."""
+    figure: Literal["accuracy_before", "accuracy_after", "loss_before", "loss_after"] = "accuracy_before"
+    """What is compared, before or after adapting: the mean accuracy, or the median loss, over the devices of each
+    kind."""
+    margin: NotNegative = 0.0
+    """By how much it may be worse."""
+    answered: Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1")] = 0.0
+    """The share of the devices asked that must answer the evaluation."""
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is demanded."""
+        return self.against != "none" or self.answered > 0
+
+
 class Wire(_Section, frozen=True):
     """Codecs by name: for messages from devices (`up`) and to devices (`down`)."""
 
@@ -144,10 +166,16 @@ class Wire(_Section, frozen=True):
 
 
 class Limits(_Section, frozen=True):
-    """Limits of an update; others are refused, counted and named in the report."""
+    """Limits of an update; others are refused, counted and named in the report. `outlier` and `influence` are explained
+    in `federated.server.influence`; robust rules and central noise have their own."""
 
     norm: Positive = 1e6
     """The largest Euclidean norm."""
+    outlier: NotNegative = 10.0
+    """The largest norm as a multiple of the round's median norm; 0: no limit."""
+    influence: NotNegative = 3.0
+    """The largest weight, and the largest weight times norm, as a multiple of the round's median, to which others are
+    cut; 0: no limit."""
     examples: Count = 1_000_000
     """The most examples that a device may claim, which is its weight in the mean, and the most labels of an
     evaluation."""
@@ -196,6 +224,7 @@ class _Sections(_Section, frozen=True):
     schedule: Schedule = Schedule()
     buffer: Buffer = msgspec.field(default=Buffer(), name="async")
     evaluation: Evaluation = Evaluation()
+    gate: Gate = Gate()
     codec: Wire = Wire()
     limits: Limits = Limits()
     state: State = State()
@@ -251,6 +280,7 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
         raise FederatedError(
             'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose devices'
         )
+    _READ.need(not file.gate.active or file.evaluation.every > 0, "evaluation.every", "at least 1 with [gate]", 0)
     parts["algorithm"] = algorithm_from(file.algorithm)
     made = Config(**parts, transforms=transforms, source=words, folder=folder)
     _refuse_idle(made)
@@ -347,6 +377,12 @@ count = 20
 # batch = 20
 # devices = 100
 
+[gate]                         # what the last evaluation must show before report.bundle is written
+# against = "none"             # or "start", "previous": the model that it must not be worse than
+# figure = "accuracy_before"   # or accuracy_after, loss_before, loss_after (adapting)
+# margin = 0.0                 # by how much it may be worse
+# answered = 0.0               # the share of the devices asked that must answer
+
 [codec]
 # up = []                      # such as ["feedback", "topk:0.05", "int8"]
 # down = []                    # such as ["float16"], or ["difference", "topk:0.1", "int8"]
@@ -361,6 +397,8 @@ count = 20
 
 [limits]
 # norm = 1e6                   # of an update
+# outlier = 10.0               # times the round's median norm: larger updates are refused; 0: no limit
+# influence = 3.0              # times the round's median: the most that one device counts; 0: no limit
 # examples = 1000000           # that a device may claim
 
 [state]

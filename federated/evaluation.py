@@ -1,13 +1,15 @@
 """How good the model is for each device, before it adapts and after: participating and held-out devices.
 
-A mean over devices hides devices for which the common model fails, so the mean of the worst tenth is given too.
-Everything is plain data for reports (`dataclasses.asdict`).
+A mean over devices hides devices for which the common model fails, so the mean of the worst tenth is given too. A
+device whose loss is not finite has the worst score: no correct examples and an infinite loss. Leaving it out would make
+a model that fails on many devices look better than one that works on all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +19,21 @@ from federated.data import draw, join
 from federated.learner import Batch, Evaluation, Learner
 from federated.tree import Tree
 
-__all__ = ["Score", "Spread", "Summary", "before_after", "centralised", "score", "summarise"]
+__all__ = [
+    "LARGEST", "Score", "Spread", "Summary", "before_after", "centralised", "plain", "score", "summarise", "told",
+]  # fmt: skip
 
 CENTRALISED_STEPS = 64
 """Batches that `centralised` draws at once, which bounds its memory."""
+LARGEST = 1e30
+"""The largest loss, in a message and in a sum: sums over a fleet stay finite, as JSON requires. A device whose loss is
+larger or not a number has diverged, and reports None."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A device's accuracy (0 to 1; 0 for regression) and mean loss over its query examples."""
+    """A device's accuracy (0 to 1; 0 for regression) and mean loss over its query examples; accuracy 0 and an infinite
+    loss where it diverged."""
 
     device: str
     examples: int
@@ -33,6 +41,11 @@ class Score:
     accuracy_after: float
     loss_before: float
     loss_after: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether its loss was not finite, before adapting or after."""
+        return not np.isfinite((self.loss_before, self.loss_after)).all()
 
 
 @dataclass(frozen=True)
@@ -45,14 +58,18 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures over `devices` that had examples to test on; `silent` devices had none."""
+    """Figures over `devices` that had examples to test on, of which `diverged` had a loss that was not finite; `silent`
+    devices had no examples. Medians of losses stay finite while fewer than half of the devices diverge."""
 
     devices: int
     silent: int
+    diverged: int
     accuracy_before: Spread
     accuracy_after: Spread
     loss_before: Spread
     loss_after: Spread
+    median_loss_before: float
+    median_loss_after: float
 
 
 def before_after(
@@ -64,17 +81,24 @@ def before_after(
     return here, learner.evaluate(algorithm.personalise(learner, broadcast, personal, support), query)
 
 
+def told(loss: Any) -> float | None:
+    """A loss as a device reports it: None if it diverged."""
+    return float(loss) if abs(loss) <= LARGEST else None
+
+
 def score(device: str, before: Evaluation, after: Evaluation) -> Score:
     """Sums as means; zeros for a device without test examples."""
     count = max(int(before.examples), 1)
-    return Score(
-        device,
-        int(before.examples),
-        float(before.correct) / count,
-        float(after.correct) / count,
-        float(before.loss) / count,
-        float(after.loss) / count,
-    )
+    (accuracy_before, loss_before), (accuracy_after, loss_after) = (_means(each, count) for each in (before, after))
+    return Score(device, int(before.examples), accuracy_before, accuracy_after, loss_before, loss_after)
+
+
+def _means(sums: Evaluation, count: int) -> tuple[float, float]:
+    """Accuracy and loss; the worst ones if the loss is not finite, whatever was counted as correct: the largest of
+    outputs that are not numbers is the first class."""
+    if told(sums.loss) is None:
+        return 0.0, float("inf")
+    return float(sums.correct) / count, float(sums.loss) / count
 
 
 def summarise(scores: Iterable[Score]) -> Summary:
@@ -84,10 +108,13 @@ def summarise(scores: Iterable[Score]) -> Summary:
     return Summary(
         len(asked),
         len(everyone) - len(asked),
+        sum(entry.diverged for entry in asked),
         _spread([-entry.accuracy_before for entry in asked], -1),
         _spread([-entry.accuracy_after for entry in asked], -1),
         _spread([entry.loss_before for entry in asked], 1),
         _spread([entry.loss_after for entry in asked], 1),
+        _median([entry.loss_before for entry in asked]),
+        _median([entry.loss_after for entry in asked]),
     )
 
 
@@ -97,6 +124,21 @@ def _spread(badness: Sequence[float], sign: int) -> Spread:
         return Spread(float("nan"), float("nan"))
     worst = np.sort(badness)[::-1][: max(1, len(badness) // 10)]
     return Spread(sign * float(np.mean(badness)), sign * float(worst.mean()))
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else float("nan")
+
+
+def plain(summary: Summary) -> dict[str, Any]:
+    """For JSON: figures that are not finite are None."""
+    return {key: _finite(value) for key, value in asdict(summary).items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return value if np.isfinite(value) else None
 
 
 def centralised(

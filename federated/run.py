@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from federated.server import checkpoint
 from federated.server.asynchronous import conduct_async
 from federated.server.conduct import After, Exchange, Watch, conduct
 from federated.server.federation import Federation, Start
+from federated.server.gate import objection
 from federated.server.store import CONSENTS, PersonalStore, Retention
 from federated.server.sync import sync
 from federated.tree import Tree
@@ -52,7 +54,8 @@ def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
     """A trainable bundle's learner, and the start of a run with it."""
     learner = LiteLearner(path)
     held = bundle.read(path)
-    return learner, Start(learner.params, tuple(held.uses["gradients"].writes.values()), held.digest)
+    statistics = tuple(held.uses["gradients"].writes.values())
+    return learner, Start(learner.params, statistics, held.digest, signed=not learner.classifies)
 
 
 def opened(config: Config) -> tuple[LiteLearner, Start]:
@@ -147,9 +150,19 @@ def run(
         if config.report.json:
             text = json.dumps(report(federation), indent=1, allow_nan=False)
             write_atomically(config.path(config.report.json), text.encode(), FederatedError)
+    if why := refusal(federation):
+        raise FederatedError(
+            f"gate: {why}; the model was not written: the checkpoint is kept, train on, or relax [gate] and --resume"
+        )
     if config.report.bundle:
         write_model(federation, config.path(config.report.bundle))
     return federation
+
+
+def refusal(federation: Federation) -> str:
+    """Why [gate] does not allow the model to be exported; "" if it does."""
+    start = federation.first["evaluation"] if federation.first else None
+    return objection(federation.config.gate, start, federation.rows)
 
 
 def _after(federation: Federation) -> After:
@@ -162,7 +175,13 @@ def _after(federation: Federation) -> After:
             "sync.only: expected report.bundle together with it, got none; heads fit only the model they were tuned on"
         )
     store = PersonalStore(federation.config.path(words.store), Retention(words.versions, words.days))
-    return lambda exchange, nodes: {"sync": sync(federation, exchange, nodes, store, *_published(federation))}
+
+    def collect(exchange: Exchange, nodes: Collection[int]) -> dict[str, Any]:
+        if why := refusal(federation):  # the versions would belong to a model that must not be published
+            return {"sync": {"kept": 0, "declined": 0, "refused": {}, "gate": why, "bytes_down": 0, "bytes_up": 0}}
+        return {"sync": sync(federation, exchange, nodes, store, *_published(federation))}
+
+    return collect
 
 
 def _published(federation: Federation) -> tuple[str, Tree]:
@@ -179,10 +198,8 @@ def _published(federation: Federation) -> tuple[str, Tree]:
 def report(federation: Federation) -> dict[str, Any]:
     """The report of the run, as plain data."""
     rows = federation.rows
-    refused: dict[str, int] = {}
-    for row in rows:
-        for reason, count in row["refused"].items():
-            refused[reason] = refused.get(reason, 0) + count
+    surveys = [survey for row in rows for survey in row.get("evaluation", {}).values()]
+    first = [federation.first] if federation.first else []
     return {
         "run": federation.run,
         "algorithm": federation.algorithm.name,
@@ -190,12 +207,26 @@ def report(federation: Federation) -> dict[str, Any]:
         "rounds": federation.round,
         "devices": len(federation.members),
         "turned_away": dict(sorted(federation.turned_away.items())),
-        "refused": dict(sorted(refused.items())),
-        "bytes_up": sum(row["bytes_up"] for row in rows),
-        "bytes_down": sum(row["bytes_down"] for row in rows),
+        "turned_away_details": federation.turned_away_details,
+        "refused": _summed(row["refused"] for row in rows),
+        "limited": _summed(row.get("limited", {}) for row in rows),
+        "lost_evaluations": _summed(survey.get("lost", {}) for survey in surveys),
+        "diverged_evaluations": sum(len(survey.get("diverged", ())) for survey in surveys),
+        "gate": refusal(federation) if federation.done and federation.config.gate.active else None,
+        "start": federation.first,
+        "bytes_up": sum(row["bytes_up"] for row in [*first, *rows]),
+        "bytes_down": sum(row["bytes_down"] for row in [*first, *rows]),
         "seconds": sum(row.get("seconds", 0.0) for row in rows),
         "rows": rows,
     }
+
+
+def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts by reason, added up."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(sorted(total.items()))
 
 
 def write_model(federation: Federation, path: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from time import perf_counter
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli.errors import COULD_NOT_RUN
 from edge.cli.fleet_live import live
 from edge.cli.options import Json
 from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["federate"]
+
+TROUBLES = {
+    "limited": "cut to limits.influence",
+    "lost_evaluations": "lost evaluations",
+    "diverged_evaluations": "evaluations that diverged",
+}
+"""Counts of the report that are shown if there are any."""
 
 
 def federate(
@@ -100,11 +107,9 @@ def _submit(config: Path, superlink: str, certificates: Path | None, resume: boo
     check(words, bundle.read(words.path(words.model.bundle)))  # refused now, not by the ServerApp
     if certificates is None:
         say("warning: without --certificates the SuperLink is not authenticated and the connection is not encrypted")
-    code = submit(config, superlink, certificates=certificates, resume=resume, log=2 if as_json else None)
+    submit(config, superlink, certificates=certificates, resume=resume, log=sys.stderr if as_json else None)
     if as_json:
-        emit({"config": str(config), "superlink": superlink, "exit_code": code})
-    if code:
-        raise typer.Exit(COULD_NOT_RUN)
+        emit({"config": str(config), "superlink": superlink, "exit_code": 0})
 
 
 def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_json: bool) -> None:
@@ -150,15 +155,18 @@ def _write_page(path: Path, made: Mapping[str, Any]) -> None:
 def _print(made: Mapping[str, Any]) -> None:
     evaluated = [row for row in made["rows"] if "evaluation" in row]
     if evaluated:
-        heads = ("count", "before", "after", "worst before", "worst after")
+        heads = ("asked", "count", "diverged", "before", "after", "worst before", "worst after")
         title = f"accuracy after round {evaluated[-1]['round']}; worst: mean of the worst 10 % of devices"
         rows = table(title, "devices", *heads, right=heads)
         for name, survey in evaluated[-1]["evaluation"].items():
-            if (summary := survey["summary"]) is not None:
+            label = {"training": "training", "held_out": "held out"}[name]
+            if (summary := survey["summary"]) is None:
+                rows.add_row(label, str(survey["asked"]), "0", *[""] * 5)
+            else:
                 pairs = (summary["accuracy_before"], summary["accuracy_after"])
                 figures = [pair["mean"] for pair in pairs] + [pair["worst_decile"] for pair in pairs]
-                label = {"training": "training", "held_out": "held out"}[name]
-                rows.add_row(label, str(summary["devices"]), *(f"{figure + 0.0:.3f}" for figure in figures))
+                counts = (survey["asked"], summary["devices"], summary["diverged"])
+                rows.add_row(label, *map(str, counts), *(f"{figure + 0.0:.3f}" for figure in figures))
         console().print(rows)
     print(
         f"{made['algorithm']}: {made['rounds']} rounds with {made['devices']} devices in "
@@ -166,4 +174,11 @@ def _print(made: Mapping[str, Any]) -> None:
         f"{bytes_text(made['bytes_up'])} up, {bytes_text(made['bytes_down'])} down"
     )
     refused = Counter(made["turned_away"]) + Counter(made["refused"])
-    print("refused: " + (", ".join(f"{count} {reason}" for reason, count in sorted(refused.items())) or "nothing"))
+    print(f"refused: {_counts(refused) or 'nothing'}")
+    for key, words in TROUBLES.items():
+        if made[key]:
+            print(f"{words}: {_counts(made[key]) if isinstance(made[key], dict) else made[key]}")
+
+
+def _counts(counted: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items()))

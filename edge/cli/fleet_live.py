@@ -104,7 +104,8 @@ def _words(row: Row) -> str:
 def _news(row: Row, told: dict[str, str]) -> list[str]:
     """New reasons for refusals, each with the first device it applied to; they are added to `told`."""
     new: dict[str, str] = {}
-    for detail in row.get("details", ()):
+    surveys = row.get("evaluation", {}).values()
+    for detail in (*row.get("details", ()), *(line for survey in surveys for line in survey.get("details", ()))):
         why = detail.partition(": ")[2]
         if why not in told and len(new) < REASONS:
             new.setdefault(why, detail)
@@ -118,5 +119,14 @@ def _troubles(row: Row) -> Iterator[str]:
         yield "refused " + ", ".join(f"{count} {reason}" for reason, count in row["refused"].items())
     if row["silent"]:
         yield f"{row['silent']} did not answer"
+    if row.get("limited"):
+        yield "limited " + ", ".join(f"{count} {what}" for what, count in row["limited"].items())
+    for name, survey in row.get("evaluation", {}).items():
+        if survey.get("diverged"):
+            yield f"{len(survey['diverged'])} {NAMES[name]} diverged"
+        if survey.get("lost"):
+            yield f"{NAMES[name]} lost " + ", ".join(f"{count} {reason}" for reason, count in survey["lost"].items())
     if not row["counted"]:
         yield "too few answers: repeated"
+    elif not row["asked"]:
+        yield "nobody was drawn"

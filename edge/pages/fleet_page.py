@@ -20,6 +20,8 @@ STYLES = dict(zip(GROUPS, COLOURS, strict=False))
 """A group has the same colour in all charts."""
 MOST = 60
 """The most devices that are drawn separately; of more, the best and the worst."""
+DETAILS = 200
+"""The most messages listed."""
 
 
 def fleet_page(report: Report) -> str:
@@ -29,9 +31,11 @@ def fleet_page(report: Report) -> str:
 
 
 def _head(report: Report) -> str:
+    why = report.get("gate")
     return (
         f"<h1>{escape(str(report['algorithm']))} over {report['devices']} devices</h1>"
         f'<p class="soft">{report["rounds"]} rounds from bundle {escape(str(report["bundle"])[:16])}</p>'
+        + (f"<p>The model was not exported: {escape(why)}.</p>" if why else "")
     )
 
 
@@ -103,26 +107,34 @@ def _fairness(report: Report) -> str:
                 accuracy, loss = summary[f"accuracy_{when}"], summary[f"loss_{when}"]
                 figures = [
                     str(summary["devices"]),
+                    str(summary.get("diverged", 0)),
                     *(_share(accuracy[which]) for which in ("mean", "worst_decile")),
-                    *(f"{loss[which]:.3f}" for which in ("mean", "worst_decile")),
+                    *("∞" if loss[which] is None else f"{loss[which]:.3f}" for which in ("mean", "worst_decile")),
                 ]
                 rows.append([text_cell(words), text_cell(when), *map(figure_cell, figures)])
     if not rows:
         return ""
-    heads = ("", "adapting", "#devices", "#accuracy", "#worst tenth", "#loss", "#worst tenth")
+    heads = ("", "adapting", "#devices", "#diverged", "#accuracy", "#worst tenth", "#loss", "#worst tenth")
     return "<h2>Accuracy of the worst devices</h2>" + table(heads, rows)
 
 
 def _refused(report: Report) -> str:
-    counted = {**{f"turned away: {k}": v for k, v in report["turned_away"].items()}, **report["refused"]}
-    silent = sum(max(0, row["silent"]) for row in report["rows"])
-    if silent:
-        counted["silent until the deadline"] = silent
-    if not counted:
+    surveys = [survey for row in report["rows"] for survey in (row.get("evaluation") or {}).values()]
+    counted = {
+        **{f"turned away: {reason}": count for reason, count in report["turned_away"].items()},
+        **report["refused"],
+        **{f"cut to limits.influence: {what}": count for what, count in report.get("limited", {}).items()},
+        **{f"lost evaluation: {reason}": count for reason, count in report.get("lost_evaluations", {}).items()},
+        "silent until the deadline": sum(max(0, row["silent"]) for row in report["rows"]),
+        "diverged in an evaluation": sum(len(survey.get("diverged", ())) for survey in surveys),
+    }
+    rows = [(text_cell(reason), figure_cell(str(count))) for reason, count in sorted(counted.items()) if count]
+    if not rows:
         return "<h2>Refused</h2><p>Nothing: every device that was asked answered in time with a valid reply.</p>"
-    rows = ((text_cell(reason), figure_cell(str(count))) for reason, count in sorted(counted.items()))
-    details = [line for row in report["rows"] for line in row.get("details", [])][:40]
-    listed = "".join(f"<li>{escape(line)}</li>" for line in details)
+    details = [*report.get("turned_away_details", ())]
+    details += [line for part in (*report["rows"], *surveys) for line in part.get("details", [])]
+    details += [f"{name}: diverged in an evaluation" for survey in surveys for name in survey.get("diverged", ())]
+    listed = "".join(f"<li>{escape(line)}</li>" for line in details[:DETAILS])
     more = f"<details><summary>messages</summary><ul>{listed}</ul></details>" if details else ""
     return "<h2>Refused</h2>" + table(("reason", "#replies"), rows) + more
 
@@ -136,12 +148,18 @@ def _rounds(report: Report) -> str:
             figure_cell(size_text(row["bytes_up"])),
             figure_cell(size_text(row["bytes_down"])),
             figure_cell(f"{row['seconds']:.2f} s"),
-            text_cell("" if row["counted"] else "too few answers: repeated"),
+            text_cell(_remark(row)),
         )
         for row in report["rows"]
     )
     heads = ("#round", "#answered", "#loss", "#from devices", "#to devices", "#time", "")
     return f"<details><summary>table of all rounds</summary>{table(heads, rows)}</details>"
+
+
+def _remark(row: Mapping[str, Any]) -> str:
+    if not row["counted"]:
+        return "too few answers: repeated"
+    return "" if row["asked"] else "nobody was drawn"
 
 
 def _share(value: float) -> str:
@@ -160,7 +178,8 @@ def _summary(row: Mapping[str, Any], group: str) -> Mapping[str, Any] | None:
 
 def _mean(row: Mapping[str, Any], group: str, figure: str) -> float | None:
     summary = _summary(row, group)
-    return None if summary is None else float(summary[figure]["mean"])
+    value = None if summary is None else summary[figure]["mean"]
+    return None if value is None else float(value)
 
 
 def _last(report: Report, group: str) -> Mapping[str, Any] | None:

@@ -85,7 +85,9 @@ class Deployment:
     def start_node(self, at: int, device: str, bundle: Path, data: Path) -> subprocess.Popen[bytes]:
         """Start node number `at`, or start it again."""
         words = {"device": device, "bundle": bundle, "data": data, "state": self.folder / f"{device}.state"}
-        program = [BIN / "flower-supernode", "--superlink", self.address, "--port", str(free_port())]
+        # Started again when it ends: a SuperLink refuses a node that was killed for a minute.
+        program: list[str | Path] = [sys.executable, "-m", "federated.transport.node"]
+        program += ["--superlink", self.address, "--port", str(free_port())]
         program += ["--root-certificates", self.keys / "ca.crt"]
         program += ["--auth-supernode-private-key", self.keys / f"node-{at}"]
         program += ["--node-config", " ".join(f"{key}='{value}'" for key, value in words.items())]

@@ -14,6 +14,7 @@ round and the device's name, and personal state from an earlier round: a repeate
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -30,6 +31,7 @@ from federated.codec import Codec, Spec
 from federated.data import draw, pick, size, split, support_query
 from federated.errors import FederatedError
 from federated.evaluation import before_after
+from federated.evaluation import told as loss_told
 from federated.learner import Batch, Evaluation, Learner
 from federated.messages.agreement import work_digest
 from federated.messages.downlink import Behind, catch_up, first, follows, read_whole
@@ -66,11 +68,11 @@ class Task:
         return int(self.meta["round"])
 
     def told(self, loss: Any, within: float) -> dict[str, float | None]:
-        """What a device reports besides its update: nothing that noise or masks are meant to hide. A loss that is not
-        finite is not JSON and becomes None, which the server refuses."""
+        """What a device reports besides its update: nothing that noise or masks are meant to hide. The loss of a device
+        that diverged is None, which the server refuses."""
         privacy = self.transforms.privacy
         told: dict[str, float | None] = {"within": within} if privacy.adaptive else {}
-        return told if self.transforms.quiet else told | {"loss": float(loss) if np.isfinite(loss) else None}
+        return told if self.transforms.quiet else told | {"loss": loss_told(loss)}
 
     def rng(self, what: str, device: str) -> np.random.Generator:
         """The generator of one device in one round."""
@@ -107,10 +109,12 @@ class Device:
 
     def hello(self, message: bytes) -> Reply:
         """Who this is. A run greets a device when it begins: state of earlier runs is deleted then, including the
-        secrets of their sums."""
+        secrets of their sums. `proof` shows that a device which returns as another node has the state of the one that
+        joined; it differs from run to run, so that one server cannot use it in another's run."""
         run = str(_opened(message)[0]["run"])
         self.store.forget_others(self.name, (run, _model(run)))
-        return {"kind": "hello", "examples": size(self.data), "bundle": self.bundle}, {}
+        proof = hmac.digest(self.store.secret(self.name), run.encode(), "sha256").hex()
+        return {"kind": "hello", "examples": size(self.data), "bundle": self.bundle, "proof": proof}, {}
 
     def train(self, message: bytes) -> Reply:
         """A round's work."""
@@ -352,8 +356,8 @@ def _encode(codec: Codec, payload: Tree, rng: np.random.Generator, residual: Tre
     return np.frombuffer(encoded.data, np.uint8), encoded.residual
 
 
-def _sums(found: Evaluation) -> list[float]:
-    return [float(found.loss), int(found.correct), int(found.examples)]
+def _sums(found: Evaluation) -> list[float | None]:
+    return [loss_told(found.loss), int(found.correct), int(found.examples)]
 
 
 MOST = 10_000_000

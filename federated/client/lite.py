@@ -58,6 +58,11 @@ class LiteLearner:
         self._fixed = {name: value for name, value in held.state.items() if name not in self._params}
 
     @property
+    def classifies(self) -> bool:
+        """Whether labels are classes; then the loss is a cross-entropy, which is never negative."""
+        return np.issubdtype(self._labels, np.integer)
+
+    @property
     def params(self) -> dict[str, Array]:
         """Trainable parameters, then running statistics, with the bundle's values."""
         return dict(self._params)

@@ -13,6 +13,8 @@ import sqlite3
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import numpy as np
+
 from federated.errors import FederatedError
 from federated.messages.packed import pack, unpack
 from federated.tree import Tree
@@ -68,6 +70,17 @@ class StateStore:
                 f"delete from state where device = ? and run = ? and round not in ({newest})",
                 (device, run, device, run, self._keep),
             )
+
+    def secret(self, device: str) -> bytes:
+        """32 random bytes that identify a device as long as this file exists."""
+        # No message names this device: names are printable.
+        with self._guarded():
+            fresh = pack({}, {"secret": np.frombuffer(os.urandom(32), np.uint8)})
+            self._base.execute("insert or ignore into state values (?, '', 0, ?)", (f"{device}\0secret", fresh))
+        kept = self.load(f"{device}\0secret", "", 1)
+        if kept is None:
+            raise FederatedError(f"{self._shown}: expected the secret of {device!r}, got none; choose another file")
+        return bytes(kept["secret"].tobytes())
 
     def forget(self, device: str, runs: str = "*") -> None:
         """Delete a device's state: all of it, or that of runs whose names match a pattern with `*`."""

@@ -20,9 +20,9 @@ import numpy as np
 from federated import tree
 from federated.errors import FederatedError
 from federated.server import rounds
-from federated.server.conduct import After, Exchange, Watch, finish, meet, owed, quoted
-from federated.server.federation import Federation, told
-from federated.server.replies import Expected, Failure, Received, Refused, read_update
+from federated.server.conduct import After, Exchange, Watch, finish, look_first, meet, owed, quoted
+from federated.server.federation import MOST_DETAILS, Federation, described, told
+from federated.server.replies import Expected, Failure, Received, Refused
 
 __all__ = ["Buffered", "conduct_async", "discount"]
 
@@ -93,7 +93,7 @@ class Buffered:
             self.tried.add(sent.name)
         try:
             expected = Expected("update", sent.name, federation.run, sent.version + 1, federation.attempt)
-            received = read_update(reply, expected, federation.transforms, federation.payload, federation.config.limits)
+            received = federation.read(reply, expected)
             federation.arrived(sent.name, sent.version)
             if late > federation.config.buffer.most:
                 raise Refused("stale", f"{late} versions late, expected at most {federation.config.buffer.most}")
@@ -101,7 +101,7 @@ class Buffered:
             if refused.reason == "behind":
                 federation.lost(sent.name)
             self.refused[refused.reason] += 1
-            self.details.append(f"{sent.name}: {refused.reason}: {refused}"[:300])
+            self.details.append(described(sent.name, refused))
             self.fruitless += 1
             member.refused += 1
             return
@@ -126,29 +126,41 @@ class Buffered:
     def step(self) -> dict[str, Any]:
         """Learn from the buffer; returns the report's row."""
         federation, config = self.federation, self.federation.config.buffer
-        updates = []
+        self._refuse_outliers()
+        scaled = []
         for each, late in self.buffer:
             payload = tree.scale(each.payload, np.float32(discount(late, config.exponent)))
-            updates.append((replace(each, payload=payload), federation.weight(each)))
+            scaled.append(replace(each, payload=payload))
+        limited = federation.limited(scaled)
+        self.details += limited.details()
         row = {
             "round": federation.round + 1,
             "counted": True,
             "asked": self.asked,
-            "answered": len(updates),
+            "answered": len(limited.updates),
             "silent": self.refused.pop("silent", 0),
             "refused": dict(sorted(self.refused.items())),
+            "limited": limited.counts(),
             "epsilon": None,
-            "details": self.details[:20],
+            "details": self.details[:MOST_DETAILS],
             **told(federation, [each for each, _ in self.buffer]),
             "staleness": float(np.mean([late for _, late in self.buffer])),
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
         }
-        federation.advance(updates, max(1, len(federation.members)))
+        federation.advance(limited.updates, max(1, len(federation.members)))
         federation.rows.append(row)
         self.buffer, self.refused, self.details, self.tried = [], Counter(), [], set()
         self.asked = self.bytes_down = self.bytes_up = 0
         return row
+
+    def _refuse_outliers(self) -> None:
+        """The step is then made by the others: fewer than half of the buffer can be outliers."""
+        found = self.federation.outliers([each for each, _ in self.buffer])
+        for name, refused in found.items():
+            self.refused[refused.reason] += 1
+            self.details.append(described(name, refused))
+        self.buffer = [(each, late) for each, late in self.buffer if each.device not in found]
 
 
 def conduct_async(
@@ -163,6 +175,7 @@ def conduct_async(
 
     Raises FederatedError if nothing arrives for `rounds.attempts` deadlines, or too many answers in a row are useless.
     """
+    look_first(federation, exchange)
     owed(federation, exchange, keep=keep, watch=watch, after=after)
     rules = Buffered(federation)
     config = federation.config.rounds

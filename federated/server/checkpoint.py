@@ -28,8 +28,8 @@ from lite_runtime._files import write_atomically
 
 __all__ = ["load", "save"]
 
-VERSION = 2
-_FREE = ("report", "state", "sync")
+VERSION = 3
+_FREE = ("gate", "report", "state", "sync")
 _MAY_CHANGE = {"rounds": ("count", "deadline", "attempts", "minimum", "quorum"), "evaluation": ("every",)}
 """What a resumed run may change: whole sections, and keys of others."""
 
@@ -46,6 +46,8 @@ def save(path: str | os.PathLike[str], federation: Federation) -> None:
         "config": fingerprint(federation.config),
         "members": {name: asdict(member) for name, member in federation.members.items()},
         "turned_away": federation.turned_away,
+        "turned_away_details": federation.turned_away_details,
+        "first": federation.first,
         "spent": federation.account.spent,
         "bound": federation.bound,
         "log": [len(link) for link in federation.link.log],
@@ -85,7 +87,9 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
             attempt=int(meta["attempt"]),
             members={name: Member(**member) for name, member in meta["members"].items()},
             rows=[json.loads(line) for line in body["rows"].tobytes().splitlines()],
+            first=meta["first"],
             turned_away=Counter(meta["turned_away"]),
+            turned_away_details=[str(line) for line in meta["turned_away_details"]],
             account=Accountant(tuple(Spent(*each) for each in meta["spent"])),
             bound=float(meta["bound"]),
         )

@@ -13,7 +13,7 @@ from federated.server.federation import Federation, Round
 from federated.server.replies import Failure
 from federated.server.secure_round import STAGES, SecureRound
 
-__all__ = ["After", "Exchange", "conduct", "finish", "gather", "meet", "owed", "quoted"]
+__all__ = ["After", "Exchange", "conduct", "finish", "gather", "look_first", "meet", "owed", "quoted"]
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -61,6 +61,7 @@ def conduct(
     Raises FederatedError if devices do not come, or if a round fails as often as `rounds.attempts` allows.
     """
     rounds = federation.config.rounds
+    look_first(federation, exchange)
     owed(federation, exchange, keep=keep, watch=watch, after=after)
     failures = 0
     while not federation.done:
@@ -106,6 +107,15 @@ def finish(
     watch(row)
 
 
+def look_first(federation: Federation, exchange: Exchange) -> None:
+    """The evaluation of the start's model, if [gate] compares with it."""
+    if federation.config.gate.against == "none" or federation.first is not None or federation.round:
+        return
+    carried = {"bytes_down": 0, "bytes_up": 0}
+    found = evaluate(federation, exchange, meet(federation, exchange), carried)
+    federation.first = {"evaluation": found, **carried}
+
+
 def owed(
     federation: Federation,
     exchange: Exchange,
@@ -136,6 +146,8 @@ def _plain(attempt: Round, exchange: Exchange) -> dict[str, Any]:
 
 def _secure(attempt: Round, exchange: Exchange) -> dict[str, Any]:
     """Four exchanges, each with the round's deadline."""
+    if not attempt.asked:
+        return attempt.close()
     if len(attempt.asked) < 2:
         attempt.details.append("a secure sum needs at least two devices: a sum over one device would be its update")
         return attempt.close()

@@ -11,7 +11,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,18 +24,22 @@ from federated.client.device import VERSION
 from federated.codec import Codec, Spec
 from federated.config import Config
 from federated.errors import FederatedError
-from federated.evaluation import Score, summarise
+from federated.evaluation import Score, plain, summarise
 from federated.messages.downlink import Downlink
 from federated.messages.packed import pack
 from federated.messages.transforms import Transforms
 from federated.privacy.accountant import Accountant
 from federated.privacy.noise import NoiseSource, SecureSource
 from federated.server import rounds
+from federated.server.influence import Limited, limit, outliers
 from federated.server.replies import Expected, Failure, Received, Refused, read_evaluation, read_hello, read_update
 from federated.server.template import payload_spec
 from federated.tree import Tree
 
-__all__ = ["Federation", "Member", "Round", "Start", "Survey"]
+__all__ = ["MOST_DETAILS", "Federation", "Member", "Round", "Start", "Survey", "described"]
+
+MOST_DETAILS = 50
+"""The most problems of a round that the report describes one by one; all of them are counted."""
 
 
 @dataclass
@@ -44,6 +48,8 @@ class Member:
 
     node: int
     examples: int
+    identity: str = ""
+    """The digest of the proof with which it may return as another node (`Device.hello`); "": it may not."""
     asked: int = 0
     answered: int = 0
     refused: int = 0
@@ -58,6 +64,8 @@ class Start:
     params: Tree
     statistics: tuple[str, ...]
     bundle: str
+    signed: bool = True
+    """Whether the bundle's loss may be negative."""
 
 
 @dataclass
@@ -78,11 +86,16 @@ class Federation:
     attempt: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    first: dict[str, Any] | None = None
+    """The evaluations before the first round by group of devices, if [gate] compares with them, and their bytes."""
     turned_away: Counter[str] = field(default_factory=Counter)
+    turned_away_details: list[str] = field(default_factory=list)
     account: Accountant = field(default_factory=Accountant)
     bound: float = 0.0
     """The current clipping bound."""
     source: NoiseSource = field(default_factory=SecureSource)
+    again: set[str] = field(default_factory=set)
+    """Devices to greet again, because they have more examples than they declared."""
     _transforms: Transforms | None = None
     _lines: list[bytes] = field(default_factory=list)
 
@@ -151,28 +164,37 @@ class Federation:
     # -- devices that are present -----------------------------------------------------------------------------------
 
     def strangers(self, nodes: Collection[int]) -> list[int]:
-        """Nodes without a member, in order."""
-        return sorted(set(nodes) - {member.node for member in self.members.values()})
+        """Nodes without a member, and those to greet again, in order."""
+        greeted = {member.node for name, member in self.members.items() if name not in self.again}
+        return sorted(set(nodes) - greeted)
 
     def hello(self) -> bytes:
         """The message to new nodes."""
         return pack({"version": VERSION, "kind": "hello", "run": self.run}, {})
 
     def welcome(self, node: int, reply: bytes | Failure, nodes: Collection[int]) -> None:
-        """Admit a new node, or count the reason for refusing it. A name whose node is still present is not given to
-        another."""
+        """Admit a new node, or count the reason for refusing it. A name belongs to the node that used it first in the
+        run. Another node gets it only with the same proof, when the first is gone: the same device, restarted without a
+        node key."""
         try:
-            name, examples = read_hello(reply, self.run, self.start.bundle, self.config.limits)
-            known = self.members.get(name)
-            if known is not None and known.node != node and known.node in nodes:
-                raise Refused("impostor", f"{name!r} is registered at another node")
+            found = read_hello(reply, self.run, self.start.bundle, self.config.limits)
+            known = self.members.get(found.device)
+            if known is not None and known.node != node:
+                if known.node in nodes:
+                    raise Refused("impostor", f"{found.device!r} is registered at another node, which is connected")
+                if not found.identity or found.identity != known.identity:
+                    raise Refused("impostor", f"{found.device!r} joined this run from another node; a device may "
+                                  "return as a new node only with the state file that it had")  # fmt: skip
         except Refused as refused:
             self.turned_away[refused.reason] += 1
+            if len(self.turned_away_details) < MOST_DETAILS:
+                self.turned_away_details.append(described(f"node {node}", refused))
             return
         if known is None:
-            self.members[name] = Member(node, examples)
+            self.members[found.device] = Member(node, found.examples, found.identity)
         else:
-            known.node, known.examples = node, examples
+            known.node, known.examples = node, found.examples
+        self.again.discard(found.device)
 
     def present(self, nodes: Collection[int], *, held_out: bool = False) -> dict[str, int]:
         """Members that are present, by name: those that train, or the held-out ones."""
@@ -182,6 +204,16 @@ class Federation:
             for name, member in sorted(self.members.items())
             if member.node in nodes and (name in apart) == held_out
         }
+
+    def read(self, reply: bytes | Failure, expected: Expected) -> Received:
+        """An update, valid and with no more examples than its device declared when it joined. Raises Refused."""
+        limits, signed = self.config.limits, self.start.signed
+        received = read_update(reply, expected, self.transforms, self.payload, limits, signed)
+        declared = self.members[expected.device].examples
+        if received.examples > declared:
+            self.again.add(expected.device)
+            raise Refused("examples", f"expected at most the {declared} that it declared, got {received.examples}")
+        return received
 
     # -- messages to devices ----------------------------------------------------------------------------------------
 
@@ -304,10 +336,14 @@ class Federation:
             expected = self.expected(there)
             multiplier = transforms.update_multiplier(self.multiplier)
             payloads, weights = [each.payload for each, _ in ordered], [weight for _, weight in ordered]
-            mean, left_out = transforms.combine(payloads, weights, self.source, multiplier, expected)
+            if ordered:
+                mean, left_out = transforms.combine(payloads, weights, self.source, multiplier, expected)
+            else:  # nobody was drawn: noise alone, as in every round, so that it does not show
+                nothing = self.payload.unflatten(np.zeros(self.payload.size, np.float32))
+                mean = transforms.add_noise(nothing, 0, self.source, multiplier, expected)
             within = sum(each.within for each, _ in ordered)
             normal = float(self.source.normal(1)[0]) if transforms.privacy.adaptive else 0.0
-            self.bound = transforms.next(within, len(ordered), normal).privacy.clip
+            self.bound = transforms.next(within, max(1, len(ordered)), normal).privacy.clip
         self.step(mean, len(ordered) / there)
         return tuple(ordered[at][0].device for at in left_out)
 
@@ -356,6 +392,24 @@ class Federation:
         """The largest weight of a device in a secure sum: the number of examples it reported when it joined."""
         return 1.0 if self.algorithm.uniform or self.transforms.uniform else float(self.members[name].examples)
 
+    def outliers(self, updates: Sequence[Received]) -> dict[str, Refused]:
+        """The devices whose update is refused because it is too large for this round."""
+        if not self._compares:
+            return {}
+        earlier = max((row["norm"] or 0.0 for row in self.rows if row["counted"]), default=0.0)
+        return outliers(updates, self.config.limits, earlier)
+
+    def limited(self, updates: Sequence[Received]) -> Limited:
+        """The updates with their weights, held to what the others of the round sent."""
+        weighted = [(each, self.weight(each)) for each in updates]
+        return limit(weighted, self.config.limits) if self._compares else Limited(weighted)
+
+    @property
+    def _compares(self) -> bool:
+        """Whether updates are held to what the others sent. Robust rules compare them in their own way, and under
+        central noise a limit that depends on the others would change how much one device matters."""
+        return not {"a robust rule", "central noise"} & self.transforms.features
+
 
 @dataclass
 class Round:
@@ -370,6 +424,8 @@ class Round:
     received: dict[str, Received] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     details: list[str] = field(default_factory=list)
+    cut: dict[str, int] = field(default_factory=dict)
+    """How many devices `limits.influence` applied to, by what was cut."""
     bytes_up: int = 0
 
     def messages(self) -> dict[int, bytes]:
@@ -390,7 +446,7 @@ class Round:
             if name in self.received:
                 raise Refused("duplicate", "an update for this round was already received")
             expected = Expected("update", name, federation.run, self.number, federation.attempt)
-            received = read_update(reply, expected, federation.transforms, federation.payload, federation.config.limits)
+            received = federation.read(reply, expected)
         except Refused as refused:
             if name is not None and refused.reason == "behind" and federation.lost(name):
                 return self._work(None)
@@ -404,30 +460,38 @@ class Round:
     def refuse(self, name: str | None, refused: Refused) -> None:
         """Count a reply that is not used."""
         self.refused[refused.reason] += 1
-        self.details.append(f"{name or 'unknown'}: {refused.reason}: {refused}"[:300])
+        self.details.append(described(name, refused))
         if name is not None:
             self.federation.members[name].refused += 1
 
     @property
     def quorum(self) -> int:
-        """How many updates the round needs."""
+        """How many updates the round needs: none if Poisson sampling drew nobody."""
+        if not self.asked:
+            return 0
         return max(1, int(np.ceil(self.federation.config.rounds.quorum * self.want - 1e-9)))
 
     def close(self) -> dict[str, Any]:
         """Learn from the updates, or leave the model unchanged if there were too few; returns the report's row."""
         federation = self.federation
-        updates = [self.received[name] for name in sorted(self.received)]
+        for name, refused in federation.outliers([self.received[name] for name in sorted(self.received)]).items():
+            del self.received[name]
+            federation.members[name].answered -= 1
+            self.refuse(name, refused)
+        limited = federation.limited([self.received[name] for name in sorted(self.received)])
+        self.details += limited.details()
+        self.cut = limited.counts()
         left_out: tuple[str, ...] = ()
-        enough = len(updates) >= self.quorum
+        enough = len(limited.updates) >= self.quorum
         if enough:
             try:
-                left_out = federation.advance([(each, federation.weight(each)) for each in updates], self.there)
+                left_out = federation.advance(limited.updates, self.there)
             except FederatedError as error:  # too few for a robust rule
                 enough = False
                 self.details.append(str(error))
         if not enough:
             federation.fail()
-        return self.row(enough, len(updates), left_out)
+        return self.row(enough, len(limited.updates), left_out)
 
     def row(self, counted: bool, answered: int, left_out: tuple[str, ...]) -> dict[str, Any]:
         """The report's row for the round."""
@@ -440,9 +504,10 @@ class Round:
             "answered": answered,
             "silent": max(0, len(self.asked) - answered - refused),
             "refused": dict(sorted(self.refused.items())),
+            "limited": self.cut,
             "left_out": list(left_out),
             "epsilon": federation.epsilon(),
-            "details": self.details[:20],
+            "details": self.details[:MOST_DETAILS],
             **told(federation, list(self.received.values())),
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
@@ -459,6 +524,11 @@ def told(federation: Federation, updates: Sequence[Received]) -> dict[str, float
     return {"loss": float(np.mean(losses)), "norm": float(np.median([each.norm for each in updates]))}
 
 
+def described(name: str | None, refused: Refused) -> str:
+    """A refusal in the report."""
+    return f"{name or 'unknown'}: {refused.reason}: {refused}"[:300]
+
+
 _EXTRA = ("unasked", "duplicate")
 """Refusals of replies that arrived in addition to the requested one."""
 
@@ -473,6 +543,9 @@ class Survey:
     words: Mapping[str, Any]
     found: dict[str, Score] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
+    lost: dict[str, str] = field(default_factory=dict)
+    """Why a device that was asked has no score."""
+    details: list[str] = field(default_factory=list)
 
     def messages(self) -> dict[int, bytes]:
         """The message to each node."""
@@ -490,26 +563,33 @@ class Survey:
             if name is None or name in self.found:
                 raise Refused("unasked" if name is None else "duplicate", f"node {node}")
             expected = Expected("evaluation", name, federation.run, federation.round, federation.attempt)
-            found = read_evaluation(reply, expected, federation.config.limits)
+            found = read_evaluation(reply, expected, federation.config.limits, federation.start.signed)
         except Refused as refused:
             if name is not None and refused.reason == "behind" and federation.lost(name):
                 return self._question(None)
             self.refused[refused.reason] += 1
+            self.details.append(described(name, refused))
+            if name is not None and name not in self.found:
+                self.lost[name] = refused.reason
             return None
         self.found[name] = found
         federation.arrived(name, federation.link.version)
         return None
 
     def close(self) -> dict[str, Any]:
-        """The summary as plain data, and every device's score."""
+        """The summary as plain data, every device's score, which devices diverged, and why others have no score."""
         scores = [self.found[name] for name in sorted(self.found)]
-        summary = asdict(summarise(scores)) if any(each.examples for each in scores) else None
+        tested = [each for each in scores if each.examples]
+        lost = Counter(self.lost.get(name, "silent") for name in self.asked.values() if name not in self.found)
         return {
-            "summary": summary,
+            "asked": len(self.asked),
+            "answered": len(self.found),
+            "lost": dict(sorted(lost.items())),
+            "diverged": [each.device for each in tested if each.diverged],
+            "summary": plain(summarise(scores)) if tested else None,
             "refused": dict(sorted(self.refused.items())),
-            "by_device": {
-                each.device: [each.accuracy_before, each.accuracy_after] for each in scores if each.examples
-            },
+            "details": self.details[:MOST_DETAILS],
+            "by_device": {each.device: [each.accuracy_before, each.accuracy_after] for each in tested},
         }
 
 

@@ -5,6 +5,7 @@ An invalid reply is refused with one of `REASONS`, by which the report counts it
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from federated.client.device import VERSION
 from federated.codec import Codec, Spec
 from federated.config import Limits
 from federated.errors import FederatedError
-from federated.evaluation import Score, score
+from federated.evaluation import LARGEST, Score, score
 from federated.learner import Evaluation
 from federated.messages.packed import unpack
 from federated.messages.transforms import Transforms
@@ -25,8 +26,8 @@ from federated.server.store import CONSENTS
 from federated.tree import Tree
 
 __all__ = [
-    "REASONS", "Expected", "Failure", "Received", "Refused", "read_evaluation", "read_hello", "read_personal",
-    "read_secure", "read_update",
+    "REASONS", "Expected", "Failure", "Greeted", "Received", "Refused", "read_evaluation", "read_hello",
+    "read_personal", "read_secure", "read_update",
 ]  # fmt: skip
 
 REASONS: Mapping[str, str] = {
@@ -38,17 +39,17 @@ REASONS: Mapping[str, str] = {
     "replayed": "of another run, another round or another attempt at it",
     "duplicate": "the device had answered before",
     "unasked": "from a device that was not asked",
-    "impostor": "it uses another device's name",
+    "impostor": "it uses the name of another device, which joined the run from another node",
     "malformed": "fields that are missing or make no sense",
     "examples": "more examples than `limits.examples`, or none",
-    "payload": "other names, shapes or dtypes than the model's, or values that are not finite",
+    "payload": "other names, shapes or dtypes than the model's, values or a loss that are not finite or make no sense",
     "norm": "an update larger than `limits.norm`",
+    "outlier": "an update more than `limits.outlier` times as large as the median of its round and of earlier ones",
     "stale": "an update to a model version that is too old",
 }
 
-
-LARGEST = 1e30
-"""The largest loss: means and sums over a fleet stay finite, as JSON requires."""
+ROUNDING = 1e-3
+"""How far a loss that cannot be negative may be below 0, because sums are rounded."""
 
 
 class Failure(str):
@@ -78,6 +79,15 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class Greeted:
+    """A device's name, how many examples it has, and the digest of its proof of identity ("" without one)."""
+
+    device: str
+    examples: int
+    identity: str
+
+
+@dataclass(frozen=True)
 class Received:
     """A valid update."""
 
@@ -92,27 +102,34 @@ class Received:
     """1.0 if the update was within the clipping bound, else 0.0."""
 
 
-def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) -> tuple[str, int]:
-    """A device's name and how many examples it has. Raises Refused."""
+def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) -> Greeted:
+    """What a device says about itself. Raises Refused."""
     meta, _ = _read(reply)
     _fits(meta.get("run") == run, "replayed", f"expected run {run!r}, got {meta.get('run')!r}")
     _answers(meta, "hello")
     _fits(meta.get("bundle") == bundle, "version", f"expected bundle {bundle[:12]}, got {_short(meta.get('bundle'))}")
-    name = meta.get("device")
+    name, proof = meta.get("device"), meta.get("proof", "")
     fits = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
     _fits(fits, "malformed", f"expected a name of 1 to 200 printable letters, got {_short(name)}")
-    return str(name), _examples(meta, limits)
+    fits = isinstance(proof, str) and len(proof) in (0, 64) and proof.isalnum() | (not proof)
+    _fits(fits, "malformed", f"expected a proof of 64 letters, got {_short(proof)}")
+    identity = hashlib.sha256(proof.encode()).hexdigest() if proof else ""
+    return Greeted(str(name), _examples(meta, limits), identity)
 
 
 def read_update(
-    reply: bytes | Failure, expected: Expected, transforms: Transforms, spec: Spec | None, limits: Limits
+    reply: bytes | Failure,
+    expected: Expected,
+    transforms: Transforms,
+    spec: Spec | None,
+    limits: Limits,
+    signed: bool = True,
 ) -> Received:
-    """An update, decoded. Raises Refused."""
+    """An update, decoded. `signed`: whether a loss may be below 0. Raises Refused."""
     meta, body = _expected(reply, expected)
     examples = _examples(meta, limits)
-    loss, within = meta.get("loss"), meta.get("within", 0)
-    told = float(loss) if isinstance(loss, int | float) and abs(loss) <= LARGEST else None
-    _fits(told is not None or transforms.quiet, "payload", f"expected a loss up to {LARGEST:g}, got {_short(loss)}")
+    within = meta.get("within", 0)
+    told = None if transforms.quiet else _loss(meta.get("loss"), signed, "payload")
     payload = _decode(body, transforms.codec, spec)
     norm = math.sqrt(sum(float(np.vdot(leaf, leaf)) for _, leaf in tree.leaves(payload)))
     _fits(norm <= limits.norm, "norm", f"expected a norm of at most {limits.norm:g}, got {norm:g}")
@@ -134,10 +151,10 @@ def read_personal(reply: bytes | Failure, expected: Expected) -> tuple[str, dict
     return str(consent), body
 
 
-def read_evaluation(reply: bytes | Failure, expected: Expected, limits: Limits) -> Score:
-    """A device's score before and after adapting. Raises Refused."""
+def read_evaluation(reply: bytes | Failure, expected: Expected, limits: Limits, signed: bool = True) -> Score:
+    """A device's score before and after adapting. `signed`: whether a loss may be below 0. Raises Refused."""
     meta, _ = _expected(reply, expected)
-    before, after = (_sums(meta.get(key), limits) for key in ("before", "after"))
+    before, after = (_sums(meta.get(key), limits, signed) for key in ("before", "after"))
     _fits(before.examples == after.examples, "malformed", "expected the same examples before and after")
     return score(expected.device, before, after)
 
@@ -196,13 +213,23 @@ def _bytes(body: Mapping[str, Any]) -> bytes:
     return data.tobytes()
 
 
-def _sums(words: Any, limits: Limits) -> Evaluation:
+def _sums(words: Any, limits: Limits, signed: bool) -> Evaluation:
     match words:
-        case [int() | float() as loss, int(correct), int(examples)] if (
-            abs(loss) <= LARGEST and 0 <= correct <= examples <= limits.examples
+        case [int() | float() | None as loss, int(correct), int(examples)] if (
+            0 <= correct <= examples <= limits.examples
         ):
-            return Evaluation(np.float64(loss), np.int64(correct), np.int64(examples))
+            told = np.inf if loss is None else _loss(loss, signed, "malformed")
+            return Evaluation(np.float64(told), np.int64(correct), np.int64(examples))
     raise Refused("malformed", f"expected [loss, correct, examples], got {_short(words)}")
+
+
+def _loss(loss: Any, signed: bool, reason: str) -> float:
+    """A loss that a device reports, checked. Raises Refused."""
+    least = -LARGEST if signed else -ROUNDING
+    fits = isinstance(loss, int | float) and not isinstance(loss, bool) and least <= loss <= LARGEST
+    got = "none: it diverged" if loss is None else _short(loss)
+    _fits(fits, reason, f"expected a loss from {least:g} to {LARGEST:g}, got {got}")
+    return float(loss)
 
 
 def _short(value: object) -> str:

@@ -24,6 +24,7 @@ from federated.messages.agreement import work_digest
 from federated.messages.packed import pack, unpack
 from federated.privacy.secure import SecureServer, Terms
 from federated.server.federation import Round
+from federated.server.influence import capped
 from federated.server.replies import Expected, Failure, Refused, read_secure
 
 __all__ = ["STAGES", "SecureRound"]
@@ -50,7 +51,8 @@ class SecureRound:
         transforms, spec = federation.transforms, federation.payload
         if spec is None:
             raise FederatedError(f"privacy.secure: expected updates, but {federation.algorithm.name} has none to send")
-        heaviest = max(federation.sum_weight(name) for name in names)
+        declared = [federation.sum_weight(name) for name in names]
+        heaviest = max(capped(declared, federation.config.limits.influence))
         self.spec = spec
         self.grid = transforms.fixed_point(len(names), heaviest, federation.multiplier)
         terms = Terms(

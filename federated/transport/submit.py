@@ -6,13 +6,17 @@ installed, not in the app, so that a SuperLink cannot run other code on devices 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 from federated.errors import FederatedError
 from lite_runtime.errors import MissingExtraError
@@ -20,6 +24,9 @@ from lite_runtime.errors import MissingExtraError
 __all__ = ["APP", "submit", "write_app"]
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+STARTED = re.compile(r"Successfully started run (\d+)")
+ASKS = 20
+"""How often the status of a run is asked for after its log ended."""
 
 APP: Mapping[str, str] = {
     "pyproject.toml": """\
@@ -74,12 +81,15 @@ def write_app(folder: Path) -> None:
 
 def submit(
     config: str | os.PathLike[str], superlink: str, *, certificates: str | os.PathLike[str] | None = None,
-    resume: bool = False, log: int | None = None,
-) -> int:
-    """Let the SuperLink at `superlink` (host:port) run a configuration, and show its log until it ends; returns
-    Flower's exit code. `certificates`: the PEM file that authenticates the SuperLink; None: no TLS. The configuration
-    must be on the machine of the ServerApp: the SuperLink's. `log`: the file descriptor for the log; None: standard
-    output. Flower's telemetry is off unless the environment turns it on."""
+    resume: bool = False, log: TextIO | None = None,
+) -> None:
+    """Let the SuperLink at `superlink` (host:port) run a configuration, and show its log until it ends.
+
+    `certificates`: the PEM file that authenticates the SuperLink; None: no TLS. The configuration must be on the
+    machine of the ServerApp: the SuperLink's. `log`: where the log is written; None: standard output. Flower's
+    telemetry is off unless the environment turns it on. Raises FederatedError, with the ServerApp's error, if the run
+    does not complete: Flower's own command ends with exit code 0 then.
+    """
     flwr = shutil.which("flwr", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if flwr is None:
         raise MissingExtraError("flwr", "federated", "runs on real devices use Flower")
@@ -97,6 +107,44 @@ def submit(
             f'[superlink]\ndefault = "fleet"\n\n[superlink.fleet]\naddress = "{superlink}"\n{trust}\n'
         )
         words = f"config='{path}' resume={'true' if resume else 'false'}"
+        environment = {**QUIET, **os.environ, "FLWR_HOME": str(home), "PYTHONUNBUFFERED": "1"}
         command = [flwr, "run", str(folder / "app"), "fleet", "--stream", "--run-config", words]
-        environment = {**QUIET, **os.environ, "FLWR_HOME": str(home)}
-        return subprocess.run(command, env=environment, stdout=log, check=False).returncode
+        code, run = _streamed(command, environment, log or sys.stdout)
+        if code or run is None:
+            raise FederatedError(f"flwr run: expected exit code 0, got {code}; its messages are above")
+        _completed([flwr, "list", "fleet", "--run-id", run, "--format", "json"], environment, run)
+
+
+def _streamed(command: Sequence[str], environment: Mapping[str, str], log: TextIO) -> tuple[int, str | None]:
+    """Run a command and copy its output line by line; returns its exit code and the run that it started."""
+    run = None
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        for line in process.stdout or ():
+            log.write(line)
+            log.flush()
+            if run is None and (started := STARTED.match(line)):
+                run = started[1]
+    return process.returncode, run
+
+
+def _completed(command: Sequence[str], environment: Mapping[str, str], run: str) -> None:
+    """Raises FederatedError unless Flower says that the run completed."""
+    found: dict[str, Any] = {}
+    for _ in range(ASKS):  # the log ends a moment before the status changes
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        found = _status(done.stdout)
+        if str(found.get("status", "")).startswith("finished"):
+            break
+        time.sleep(0.5)
+    status, why = str(found.get("status", "unknown")), str(found.get("status-details", ""))
+    if status != "finished:completed":
+        why = " ".join(why.removeprefix("ServerApp failed with exception: ").split())
+        raise FederatedError(f"run {run} ended as {status}, not finished:completed: {why or 'see its log above'}")
+
+
+def _status(text: str) -> dict[str, Any]:
+    """The run that `flwr list` printed as JSON; {} for anything else."""
+    try:
+        return dict(json.loads(text[text.index("{") :])["runs"][0])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return {}

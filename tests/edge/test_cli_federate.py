@@ -119,14 +119,24 @@ def test_wrong_usage(config: Path, arguments: tuple[str, ...], code: int, says: 
 
 
 FLWR = """#!/bin/sh
+if [ "$1" = list ]; then
+    echo "$@" >> "$OUT"
+    echo 'Displaying'; echo '{"runs": [{"status": "'"$STATUS"'", "status-details": "round 1:  nobody answered"}]}'
+    exit 0
+fi
 echo "$@" > "$OUT"
 cat "$FLWR_HOME/config.toml" >> "$OUT"
 ls "$2" >> "$OUT"
-exit 4
+echo "telemetry $FLWR_TELEMETRY_ENABLED" >> "$OUT"
+echo "Successfully started run 17"
+echo "a line of the log"
+exit ${CODE:-0}
 """
 
 
-def test_a_superlink_is_given_the_app(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def flwr(config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in place of Flower's; returns the file where it writes what it was asked."""
     from federated.transport import submit
 
     program = config.parent / "bin" / "flwr"
@@ -135,11 +145,32 @@ def test_a_superlink_is_given_the_app(config: Path, monkeypatch: pytest.MonkeyPa
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(submit.sys, "executable", str(program.parent / "python"))
     monkeypatch.setenv("OUT", str(config.parent / "out"))
-    _, stderr = msedge(config, "--superlink", "127.0.0.1:1", "--resume", code=3)
-    assert "--certificates" in stderr
-    out = (config.parent / "out").read_text()
+    monkeypatch.setenv("STATUS", "finished:completed")
+    return config.parent / "out"
+
+
+def test_a_superlink_is_given_the_app(config: Path, flwr: Path) -> None:
+    stdout, stderr = msedge(config, "--superlink", "127.0.0.1:1", "--resume")
+    assert "--certificates" in stderr and "a line of the log" in stdout
+    out = flwr.read_text()
     assert f"config='{config}' resume=true" in out and "insecure = true" in out and "pyproject.toml" in out
-    assert 'address = "127.0.0.1:1"' in out
+    assert 'address = "127.0.0.1:1"' in out and "--run-id 17" in out
+
+
+def test_a_command_of_flower_that_fails_is_an_error(config: Path, flwr: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODE", "4")
+    assert "error: flwr run: expected exit code 0, got 4" in msedge(config, "--superlink", "127.0.0.1:1", code=3)[1]
+
+
+def test_a_run_that_fails_on_the_superlink_is_an_error(
+    config: Path, flwr: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's command succeeds when it has shown the log of a failed run."""
+    monkeypatch.setenv("STATUS", "finished:failed")
+    stdout, stderr = msedge(config, "--superlink", "127.0.0.1:1", "--json", code=3)
+    lines = [line for line in stderr.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1 and "run 17 ended as finished:failed" in lines[0] and "nobody answered" in lines[0]
+    assert "nobody answered" in json.loads(stdout)["error"]["message"]
 
 
 def test_the_example_is_the_app_that_is_sent() -> None:
@@ -191,22 +222,39 @@ def test_sparklines() -> None:
     assert sparkline([]) == sparkline([None]).strip() == ""
 
 
-def test_flower_sends_no_telemetry_and_its_log_is_not_json(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
-
-    from federated.transport import submit
-
-    seen: dict[str, Any] = {}
-
-    def run(command: list[str], **how: Any) -> SimpleNamespace:
-        seen.update(how, command=command)
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(submit.subprocess, "run", run)
-    stdout, _ = msedge(config, "--superlink", "127.0.0.1:1", "--json")
+def test_flower_sends_no_telemetry_and_its_log_is_not_json(config: Path, flwr: Path) -> None:
+    stdout, stderr = msedge(config, "--superlink", "127.0.0.1:1", "--json")
     assert json.loads(stdout)["exit_code"] == 0
-    assert seen["stdout"] == 2
-    assert seen["env"]["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert "a line of the log" in stderr
+    assert "telemetry 0" in flwr.read_text()
+
+
+def test_a_gate_keeps_a_worse_model_from_being_written(config: Path, tmp_path: Path) -> None:
+    gate = '[gate]\nagainst = "start"\nfigure = "loss_before"\n[state]'
+    text = CONFIG.replace("rate = 0.2", "rate = 1e3").replace("[state]", gate)
+    config.write_text(text + 'json = "run.json"\n')
+    _, stderr = msedge(config, "--simulate", 0, code=3)
+    errors = [line for line in stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and "gate: " in errors[0]
+    assert not (tmp_path / "learned.mslite").exists() and (tmp_path / "run.state").exists()
+    assert json.loads((tmp_path / "run.json").read_text())["gate"]
+    config.write_text(text.replace('against = "start"', 'against = "none"'))
+    msedge(config, "--simulate", 0, "--resume")
+    assert (tmp_path / "learned.mslite").exists()
+
+
+def test_a_terminal_shows_what_was_lost_and_what_diverged(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from edge.cli.federate import _print
+    from edge.cli.fleet_live import _troubles
+
+    made: dict[str, Any] = json.loads(msedge(config, "--simulate", 0, "--json")[0])
+    survey = made["rows"][-1]["evaluation"]["training"]
+    survey |= {"diverged": ["device-01"], "lost": {"failed": 2}}
+    assert list(_troubles(made["rows"][-1])) == ["1 training diverged", "training lost 2 failed"]
+    capsys.readouterr()
+    _print(made | {"lost_evaluations": {"failed": 2}, "diverged_evaluations": 1})
+    shown = capsys.readouterr().out
+    assert "lost evaluations: 2 failed" in shown and "evaluations that diverged: 1" in shown
 
 
 def test_a_run_that_gives_up_writes_its_report(config: Path, tmp_path: Path) -> None:

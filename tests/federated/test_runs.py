@@ -397,7 +397,7 @@ def test_a_robust_rule_tolerates_attackers() -> None:
     liars = {f"device-{at:02d}": scaled(-10) for at in (2, 5)}
     words = {"rounds": {"count": 10}}
     clean = accuracy(play(config(**words), made), made)
-    fooled = accuracy(play(config(**words), made, liars), made)
+    fooled = accuracy(play(config(limits={"outlier": 0, "influence": 0}, **words), made, liars), made)
     for robust_words in ({"rule": "median"}, {"rule": "multi_krum", "share": 0.25}):
         robust = play(config(robust=robust_words, **words), made, liars)
         assert accuracy(robust, made) > clean - 0.2 > fooled
@@ -436,6 +436,27 @@ def test_poisson_sampling_asks_each_device_at_random() -> None:
     ended = simulate(config(privacy=privacy, rounds={"count": 6, "fraction": 0.4, "minimum": 1}), fleet(20, examples=8))
     counted = [row["asked"] for row in ended.rows if row["counted"]]
     assert len(set(counted)) > 1 and ended.rows[-1]["epsilon"] is not None
+
+
+def test_a_round_that_draws_nobody_is_a_round() -> None:
+    """Its step is noise alone, so that nobody can tell, and it costs as much as any other."""
+    privacy = {"clip": 0.5, "noise": "central", "multiplier": 0.5, "sampling": "poisson"}
+    made = fleet(4)
+    few, many = (
+        simulate(config(privacy=privacy, rounds={"count": 5, "fraction": fraction, "minimum": 1}), made)
+        for fraction in (1e-6, 0.9)
+    )
+    assert [(row["round"], row["counted"], row["asked"]) for row in few.rows] == [(at, True, 0) for at in range(1, 6)]
+    assert all(row["loss"] is None and not row["refused"] for row in few.rows)
+    assert np.abs(few.model()["w"]).max() > 0, "noise of the usual size over the expected number of devices"
+    assert few.account.spent == ((0.5, 1e-6, 5),) and many.account.spent == ((0.5, 0.9, 5),)
+
+
+def test_adaptive_bounds_survive_a_round_that_draws_nobody() -> None:
+    privacy = {"clip": 0.5, "adaptive": 0.5, "count_noise": 2.0, "noise": "central", "multiplier": 0.5,
+               "sampling": "poisson"}  # fmt: skip
+    ended = simulate(config(privacy=privacy, rounds={"count": 3, "fraction": 1e-6, "minimum": 1}), fleet(2))
+    assert ended.done and 0 < ended.bound < np.inf
 
 
 def test_poisson_sampling_is_secret(tmp_path: Path) -> None:
@@ -561,11 +582,12 @@ def test_noise_on_a_secure_sum_covers_its_rounding(monkeypatch: pytest.MonkeyPat
     assert seen == [pytest.approx(1 + 1203**0.5 / ((2**15 - 1) // 4))]
 
 
-@pytest.mark.parametrize("fraction", [1.0, 1e-9])
-def test_a_secure_sum_of_one_or_none_is_no_crash(fraction: float) -> None:
+def test_a_secure_sum_of_one_or_none_is_no_crash() -> None:
     privacy = {**SECURE, "noise": "central", "multiplier": 1.0, "sampling": "poisson"}
     with pytest.raises(FederatedError, match="3 times in a row"):
-        simulate(config(privacy=privacy, rounds={"fraction": fraction, "minimum": 1}), fleet(1))
+        simulate(config(privacy=privacy, rounds={"minimum": 1}), fleet(1))
+    ended = simulate(config(privacy=privacy, rounds={"fraction": 1e-9, "minimum": 1}), fleet(1))
+    assert [(row["counted"], row["asked"]) for row in ended.rows] == [(True, 0)] * 4
 
 
 def test_tampering_with_a_secure_sum_is_found() -> None:

@@ -104,3 +104,19 @@ def test_no_series_has_a_colour_of_good_or_bad() -> None:
     for series in COLOURS:
         rules = re.findall(rf"svg \.{series}(?:\.full)? {{ [a-z]+: var\(--([a-z]+)\) }}", css)
         assert len(rules) == 2 and not {*rules} & {"good", "poor"}
+
+
+def test_evaluations_that_diverged_or_were_lost_are_shown() -> None:
+    found = evaluation(0.5, 0.75, a=[0.0, 0.7])
+    found["summary"] |= {"diverged": 1, "loss_before": {"mean": None, "worst_decile": None}}
+    found |= {"diverged": ["a"], "lost": {"silent": 2}, "asked": 3, "answered": 1, "details": ["b: failed: crash"]}
+    counts = {"lost_evaluations": {"silent": 2}, "limited": {"norm": 4}}
+    page = fleet_page(report(row(1, evaluation={"training": found}), **counts, gate="training devices: too bad"))
+    for words in ("∞", "lost evaluation: silent", "diverged in an evaluation", "a: diverged", "b: failed: crash",
+                  "cut to limits.influence: norm", "not exported: training devices: too bad"):  # fmt: skip
+        assert words in page
+    assert "Nothing: every device" not in page
+
+
+def test_a_round_that_drew_nobody() -> None:
+    assert "nobody was drawn" in fleet_page(report(row(1, asked=0, answered=0, loss=None)))
