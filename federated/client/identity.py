@@ -29,10 +29,11 @@ def identity(store: StateStore, device: str, pinned: frozenset[bytes] | None = N
 def pins(path: str | os.PathLike[str]) -> frozenset[bytes]:
     """The public keys in a file: a line of 64 hexadecimal digits each; what follows them, and lines that begin with
     `#`, are comments. Raises FederatedError, naming the line."""
+    shown = os.fspath(path)
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as problem:
-        raise FederatedError(f"--node-config: cannot read peers={os.fspath(path)!r}: {problem}") from problem
+        raise FederatedError(f"--node-config: cannot read peers={shown!r}: {problem}") from problem
     found = set()
     for at, line in enumerate(lines, 1):
         words = line.split()
@@ -43,10 +44,10 @@ def pins(path: str | os.PathLike[str]) -> frozenset[bytes]:
         except ValueError:
             key = b""
         if len(key) != 32:
-            raise FederatedError(f"{os.fspath(path)}:{at}: expected a public key of 64 hexadecimal digits, got {line!r}")
+            raise FederatedError(f"{shown}:{at}: expected a public key of 64 hexadecimal digits, got {line[:80]!r}")
         found.add(key)
     if not found:
-        raise FederatedError(f"{os.fspath(path)}: expected public keys, got none")
+        raise FederatedError(f"{shown}: expected public keys, got none")
     return frozenset(found)
 
 

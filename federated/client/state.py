@@ -1,5 +1,5 @@
-"""A device's state between rounds: personal parameters, learned rates, residuals of its codec; its ledger of secure sums
-and the keys of devices that it met in them.
+"""A device's state between rounds: personal parameters, learned rates, residuals of its codec; its ledger of
+secure sums and the keys of devices that it met in them.
 
 One SQLite file. A state is stored with the run and the round that produced it, and a round starts from the newest state
 of an *earlier* round: a round that is requested again (the server was killed and resumed) gives the same answer. With

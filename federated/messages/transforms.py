@@ -60,8 +60,8 @@ class Privacy(Table, frozen=True):
     secure: bool = False
     """Secure aggregation: whether the server sees only sums."""
     threshold: Annotated[float, Meta(gt=0.5, le=1, description="a share above 0.5, at most 1")] = 0.6
-    """With `secure`: the share of a round's devices that must stay until its end, above a half; more than two thirds must
-    with `model = "malicious"`."""
+    """With `secure`: the share of a round's devices that must stay until its end, above a half; with
+    `model = "malicious"` more than two thirds must."""
     model: Literal["malicious", "honest-but-curious"] = "malicious"
     """With `secure`: the server that is assumed. Against a malicious one, which need not follow the protocol, devices
     sign, and more than two thirds must stay; against one that follows it and is curious, more than a half."""

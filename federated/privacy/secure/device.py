@@ -44,7 +44,9 @@ class SecureDevice:
         self._derived: dict[bytes, bytes] = {}
         self._keys: dict[int, bytes] = {}
         self._sealed: dict[int, bytes] = {}
+        self._shared: dict[int, bytes] = {}
         self._survivors: tuple[int, ...] = ()
+        self._found: Graph | None = None
 
     def keys(self) -> bytes:
         """KEYS: two public keys, one to send shares with and one to mask with, and the hash of the self mask's seed,
@@ -61,7 +63,7 @@ class SecureDevice:
         self._enough(keys, self.terms.devices)
         if len({key for row in keys.values() for key in (row[:32], row[32:64])}) != 2 * len(keys):
             raise FederatedError("secure sum: two devices have the same key")
-        self._keys = dict(sorted(keys.items()))
+        self._keys, self._found = dict(sorted(keys.items())), None
         neighbours = self._graph().neighbours(self.number)
         if self.terms.malicious:
             self._authentic(neighbours)
@@ -162,7 +164,9 @@ class SecureDevice:
         return b"msedge secure sum list" + self.terms.digest + b"".join(sha256(each).digest() for each in listed)
 
     def _graph(self) -> Graph:
-        return graph_of(self.terms, pack_rows(self._keys))
+        if self._found is None:
+            self._found = graph_of(self.terms, pack_rows(self._keys))
+        return self._found
 
     def save(self) -> bytes:
         """The whole state as bytes, for a device whose process ends between messages."""
@@ -188,7 +192,7 @@ class SecureDevice:
         return device
 
     def _tables(self) -> dict[str, dict[int, bytes]]:
-        return {"keys": self._keys, "sealed": self._sealed}
+        return {"keys": self._keys, "sealed": self._sealed, "shared": self._shared}
 
     def _at(self, stage: Stage) -> None:
         if self.stage != stage:
@@ -234,8 +238,10 @@ class SecureDevice:
     def _channel(self, sender: int, receiver: int) -> bytes:
         """The key of one message: of this pair, in this direction, in this round."""
         peer = receiver if sender == self.number else sender
-        shared = crypto.agree(self._secret(b"channel"), self._keys[peer][:32])
-        return crypto.derive(shared, b"shares" + NUMBER.pack(sender) + NUMBER.pack(receiver) + self.terms.digest)
+        if peer not in self._shared:
+            self._shared[peer] = crypto.agree(self._secret(b"channel"), self._keys[peer][:32])
+        purpose = b"shares" + NUMBER.pack(sender) + NUMBER.pack(receiver) + self.terms.digest
+        return crypto.derive(self._shared[peer], purpose)
 
 
 def identity_of(row: bytes) -> tuple[bytes, bytes]:

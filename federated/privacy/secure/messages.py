@@ -16,7 +16,9 @@ from itertools import pairwise
 
 from federated.errors import FederatedError
 
-__all__ = ["KEYS", "NUMBER", "SIGNED", "Stage", "Terms", "lowest_threshold", "pack", "pack_rows", "unpack", "unpack_rows"]
+__all__ = [
+    "KEYS", "NUMBER", "SIGNED", "Stage", "Terms", "lowest_threshold", "pack", "pack_rows", "unpack", "unpack_rows",
+]  # fmt: skip
 
 _VERSION = 2
 _HEADER = struct.Struct("<2sBB16sI")

@@ -49,6 +49,7 @@ class SecureServer:
         self._next = Stage.KEYS
         self._present = terms.devices
         self._keys: dict[int, bytes] = {}
+        self._found: Graph | None = None
         self._sharing: tuple[int, ...] = ()
         self._masked: dict[int, Array] = {}
 
@@ -117,7 +118,9 @@ class SecureServer:
         return SecureSum(total, tuple(self._masked))
 
     def _graph(self) -> Graph:
-        return graph_of(self.terms, pack_rows(self._keys))
+        if self._found is None:
+            self._found = graph_of(self.terms, pack_rows(self._keys))
+        return self._found
 
     def _proven(self, one: int, secret: bytes, proof: Callable[[bytes], bytes], at: int) -> bytes:
         """The secret, if it matches the proof that the device sent with its keys."""
