@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from federated.codec import Spec
 from federated.errors import FederatedError
-from federated.privacy.secure import FixedPoint, Identity, SecureDevice, SecureServer, SecureSum, Terms
+from federated.privacy.secure import FixedPoint, Identity, SecureDevice, SecureServer, SecureSum, Terms, crypto
 from federated.privacy.secure import messages as wire
 from federated.privacy.secure.identity import who
 from federated.privacy.secure.shamir import Combiner, split
@@ -145,6 +145,31 @@ def test_what_is_revealed_never_unmasks_one_device() -> None:
     for one, device in a_round.devices.items():
         wanted = device._secret(b"mask" if one in (10, 11) else b"own")
         assert secrets[one] == wanted
+
+
+@pytest.mark.parametrize("malicious", [False, True])
+def test_fewer_colluding_devices_than_the_threshold_unmask_nobody(malicious: bool) -> None:
+    """The server and all holders but as many as are needed put together the shares they hold of another device."""
+    of = terms(9, 7 if malicious else 5, malicious=malicious)
+    a_round = Round(of)
+    a_round.server.all_shares(a_round.ask("shares", a_round.server.all_keys(
+        a_round.ask("keys", a_round.server.requests()))))  # fmt: skip
+    victim, colluding = 10, list(of.devices[1:][: of.threshold])
+    sealed = wire.unpack_rows(a_round.seen["shares"][victim][24:], 82)
+    opened = {
+        one: crypto.unseal(a_round.devices[one]._channel(victim, one), sealed[one], of.digest) for one in colluding
+    }
+    for purpose, part in ((b"mask", slice(0, 33)), (b"own", slice(33, 66))):
+        secret = a_round.devices[victim]._secret(purpose)
+
+        def combined(holders: list[int], part: slice = part) -> bytes:
+            try:
+                return Combiner(holders).combine([opened[one][part] for one in holders])
+            except FederatedError:
+                return b""
+
+        assert combined(colluding) == secret, "as many as the threshold can"
+        assert all(combined(colluding[:at]) != secret for at in range(1, of.threshold))
 
 
 def flip(at: int) -> Callable[[Answers], None]:

@@ -215,7 +215,8 @@ def test_of_two_requests_at_once_one_is_answered(tmp_path: Path, model: str) -> 
         processes = []
         for gone in ((), (6,)):
             rows = wire.pack_rows({one: b"" for one in range(1, 7) if one not in gone})
-            twin = Device(NAMES[node], MADE.learner, MADE.shards[NAMES[node]], StateStore(tmp_path / NAMES[node]), BUNDLE)
+            store, name = StateStore(tmp_path / NAMES[node]), NAMES[node]
+            twin = Device(name, MADE.learner, MADE.shards[name], store, BUNDLE)
             message = a_round.request(node, last, rows)
             processes.append(fork.Process(target=reveal, args=(twin, message, barrier, answers)))
         for process in processes:
@@ -233,7 +234,8 @@ def test_devices_that_were_told_different_lists_reveal_nothing() -> None:
     signed: dict[int, bytes] = {}
     for node in range(5):
         told = range(1, 7) if node < 3 else range(1, 6)
-        meta, body = unpack(those[node].answer(a_round.request(node, "agree", wire.pack_rows(dict.fromkeys(told, b"")))))
+        listed = a_round.request(node, "agree", wire.pack_rows(dict.fromkeys(told, b"")))
+        meta, body = unpack(those[node].answer(listed))
         assert meta["kind"] == "secure"
         signed[node + 1] = body["data"].tobytes()[-64:]
     for node in range(5):
