@@ -391,6 +391,7 @@ count = 20
 # clip = 0.0                   # the norm that updates are scaled down to; 0: none
 # noise = "none"               # or "central", "local": then multiplier, or epsilon and delta
 # secure = false               # the server sees sums only
+# model = "malicious"          # the server that secure sums assume; or "honest-but-curious", which needs less
 
 [robust]
 # rule = "mean"                # or norm_bound, median, trimmed_mean, krum, multi_krum, bulyan, geometric_median

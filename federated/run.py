@@ -204,7 +204,7 @@ def report(federation: Federation) -> dict[str, Any]:
         "run": federation.run,
         "algorithm": federation.algorithm.name,
         "bundle": federation.start.bundle,
-        "rounds": federation.round,
+        "rounds": federation.learned,
         "devices": len(federation.members),
         "turned_away": dict(sorted(federation.turned_away.items())),
         "turned_away_details": federation.turned_away_details,

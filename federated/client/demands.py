@@ -39,6 +39,9 @@ class Demands(Table, frozen=True):
     """Personal versions are sent only if the server asks for no parameters but these: glob patterns separated by
     spaces; "": any."""
 
+    malicious_only: bool = False
+    """Updates are sent only in secure sums that hold against a malicious server."""
+
     @classmethod
     def of(cls, words: Mapping[str, object]) -> Demands:
         """From a node's configuration; other keys are ignored. Raises FederatedError, naming the key, for a value of
@@ -62,6 +65,7 @@ class Demands(Table, frozen=True):
             ),
             ("secure_only", privacy.secure or not self.secure_only, "a secure sum", "none"),
             ("least_devices", privacy.secure or not self.least_devices, "a secure sum", "none"),
+            ("malicious_only", privacy.secure or not self.malicious_only, "a secure sum", "none"),
         ]
         for name, enough, expected, got in offers:
             if not enough:
@@ -79,8 +83,14 @@ class Demands(Table, frozen=True):
                 f"{min(beyond)!r} and {len(beyond) - 1} more"
             )
 
-    def check_sum(self, fewest: int) -> None:
-        """Raises FederatedError if `fewest`, the smallest number of devices in a secure sum, is too small."""
+    def check_sum(self, fewest: int, malicious: bool) -> None:
+        """Raises FederatedError if `fewest`, the smallest number of devices in a secure sum, is too small, or if it
+        does not hold against a malicious server although that is demanded."""
+        if self.malicious_only and not malicious:
+            raise FederatedError(
+                "this device's owner demands malicious_only: expected a secure sum with a malicious server as threat "
+                "model, got one with an honest but curious server"
+            )
         if fewest < self.least_devices:
             raise FederatedError(
                 f"this device's owner demands least_devices: expected a sum of {self.least_devices} devices or more, "

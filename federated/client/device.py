@@ -18,6 +18,7 @@ import hmac
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ from federated import tree
 from federated.algorithms import Algorithm, algorithm_from
 from federated.algorithms.steps import tune
 from federated.client.demands import Demands
+from federated.client.identity import identity
 from federated.client.state import StateStore
 from federated.codec import Codec, Spec
 from federated.data import draw, pick, size, split, support_query
@@ -38,7 +40,7 @@ from federated.messages.downlink import Behind, catch_up, first, follows, read_w
 from federated.messages.packed import pack, unpack
 from federated.messages.transforms import Transforms
 from federated.privacy.noise import NoiseSource, SecureSource
-from federated.privacy.secure import FixedPoint, SecureDevice
+from federated.privacy.secure import FixedPoint, Identity, SecureDevice, Stage
 from federated.server.rounds import seed_of
 from federated.tree import Tree
 from lite_runtime.errors import MsedgeError
@@ -94,6 +96,9 @@ class Device:
     """The owner's consent: see `federated.server.store.CONSENTS`."""
     demands: Demands = field(default_factory=Demands)
     """The privacy that the owner demands before an update leaves."""
+    peers: frozenset[bytes] | None = None
+    """The public keys of devices that may take part in secure sums with a malicious server; None: those of the first
+    contact."""
 
     def answer(self, message: bytes) -> bytes:
         """The reply. Raises FederatedError only for bytes that are not a message at all."""
@@ -140,20 +145,36 @@ class Device:
 
     def secure(self, message: bytes) -> Reply:
         """A stage of a secure sum other than `train`. Its secrets are kept only between its messages: those of a sum
-        that was not completed are deleted when the next one begins."""
+        that was not completed are deleted when the next one begins. That an answer was given is kept for ever, and
+        before it leaves: a device takes part in one sum of a round, and answers each stage once."""
         meta, body = _opened(message)
-        request, slot = body["secure"].tobytes(), self._slot(meta)
+        request = body["secure"].tobytes()
         if meta["stage"] == "keys":
-            party = SecureDevice(request, int(meta["number"]))
-            self.demands.check_sum(party.terms.threshold)
+            party = SecureDevice(request, int(meta["number"]), identity=self._identity())
+            self.demands.check_sum(party.terms.least, party.terms.malicious)
             answer = party.keys()
+            self.store.begin_sum(self.name, str(meta["run"]), int(meta["round"]), Stage.KEYS)
             self.store.forget(self.name, "sum *")
+            self._store_party(meta, party)
         else:
             party = self._party(meta)
-            answer = party.shares(request) if meta["stage"] == "shares" else party.revealed(request)
-        left = party.save() if meta["stage"] != "reveal" else b""
-        self.store.save(self.name, slot, int(meta["round"]), {"party": np.frombuffer(left, np.uint8)})
+            stage = party.stage
+            answer = _STAGES[meta["stage"]](party, request)
+            self._step(meta, stage, party)
         return {"kind": "secure"}, {"data": np.frombuffer(answer, np.uint8)}
+
+    def _identity(self) -> Identity:
+        return identity(self.store, self.name, self.peers)
+
+    def _step(self, meta: Mapping[str, Any], answered: Stage, party: SecureDevice, put: bytes | None = None) -> None:
+        """Enter an answer in the ledger, then keep what the next one needs."""
+        before = Stage.MASKED if answered == Stage.REVEALED and not party.terms.malicious else Stage(answered - 2)
+        self.store.advance_sum(self.name, str(meta["run"]), int(meta["round"]), before, answered, put)
+        self._store_party(meta, party)
+
+    def _store_party(self, meta: Mapping[str, Any], party: SecureDevice) -> None:
+        left = party.save() if party.stage != Stage.TERMS else b""
+        self.store.save(self.name, _slot(meta), int(meta["round"]), {"party": np.frombuffer(left, np.uint8)})
 
     def _masked(self, message: bytes, task: Task, update: Tree, weight: float, rng: np.random.Generator) -> np.ndarray:
         """The update on the sum's grid, masked (uint8 [n])."""
@@ -166,7 +187,6 @@ class Device:
             raise FederatedError(f"train: expected numbers as the terms of a secure sum, got {str(words)[:80]}")
         grid = FixedPoint(**words)
         party = self._party(task.meta)
-        self.demands.check_sum(party.terms.threshold)
         if party.terms.work != work_digest(task.meta, task.broadcast):
             raise FederatedError(
                 "secure sum: expected the model and the work that all devices of the sum agreed on, got others; the "
@@ -175,20 +195,15 @@ class Device:
         weight = 1.0 if task.transforms.uniform else weight
         vector = grid.quantise(update, min(weight, grid.heaviest), Spec.of(update), rng).vector
         answer = party.masked(body["secure"].tobytes(), vector)
-        left = {"party": np.frombuffer(party.save(), np.uint8)}
-        self.store.save(self.name, self._slot(task.meta), task.round, left)
+        self._step(task.meta, Stage.MASKED, party, _input_digest(update))
         return np.frombuffer(answer, np.uint8)
 
     def _party(self, meta: Mapping[str, Any]) -> SecureDevice:
-        kept = self.store.load(self.name, self._slot(meta), int(meta["round"]) + 1) or {}
+        kept = self.store.load(self.name, _slot(meta), int(meta["round"]) + 1) or {}
         if not len(kept.get("party", ())):
             raise FederatedError("secure sum: expected keys that this device made for this round, got none; wait for "
                                  "the next round")
-        return SecureDevice.restore(kept["party"].tobytes())
-
-    def _slot(self, meta: Mapping[str, Any]) -> str:
-        """Where a sum's secrets are kept: separately for each attempt, so that they are never mixed up."""
-        return f"sum {meta['attempt']} {meta['run']}"
+        return SecureDevice.restore(kept["party"].tobytes(), self._identity())
 
     def evaluate(self, message: bytes) -> Reply:
         """How good the model is on this device, before and after adapting. Devices that train adapt to examples of
@@ -281,6 +296,17 @@ class Device:
     _split: tuple[tuple[float, int], tuple[Batch, Batch]] | None = None
 
 
+def _slot(meta: Mapping[str, Any]) -> str:
+    """Where a sum's secrets are kept: separately for each attempt, so that they are never mixed up."""
+    return f"sum {meta['round']} {meta['attempt']} {meta['run']}"
+
+
+def _input_digest(update: Tree) -> bytes:
+    """Of an update as it is masked."""
+    spec = Spec.of(update)
+    return sha256(spec.digest + spec.flatten(update).astype("<f4", copy=False).tobytes()).digest()
+
+
 def _model(run: str) -> str:
     """The key under which the model received in a run is kept."""
     return f"model {run}"
@@ -343,6 +369,8 @@ def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
         raise FederatedError(f"{kind}: expected a version and lengths, got {meta['model']}, {str(meta['parts'])[:80]}")
     if not 0 <= meta.get("test", 0) < 1 or not 0 <= meta.get("multiplier", 0) < np.inf:
         raise FederatedError(f"{kind}: expected a share and a multiplier, got {meta['test']}, {meta['multiplier']}")
+    if kind == "secure" and meta["stage"] not in ("keys", *_STAGES):
+        raise FederatedError(f"secure: expected a stage, one of keys, {', '.join(_STAGES)}, got {meta['stage'][:80]!r}")
     for key in _ARRAYS.get(kind, ()):
         if not (isinstance(body.get(key), np.ndarray) and body[key].dtype == np.uint8 and body[key].ndim == 1):
             raise FederatedError(f"{kind}: expected bytes named {key!r}")
@@ -375,6 +403,11 @@ _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "evaluate": {**_WORK, "held_out": (bool,), "support": (int,)},
     "secure": {**_ROUND, "stage": (str,), "number": (int,)},
     "sync": {**_WORK, "only": (list,)},
+}
+_STAGES: Mapping[str, Callable[[SecureDevice, bytes], bytes]] = {
+    "shares": SecureDevice.shares,
+    "agree": SecureDevice.consistent,
+    "reveal": SecureDevice.revealed,
 }
 _ARRAYS = {"train": ("data",), "evaluate": ("data",), "sync": ("data",), "secure": ("secure",)}
 _KINDS: Mapping[str, Callable[[Device, bytes], Reply]] = {

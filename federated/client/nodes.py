@@ -7,6 +7,7 @@ from pathlib import Path
 
 from federated.client.demands import Demands
 from federated.client.device import Device
+from federated.client.identity import pins
 from federated.client.lite import LiteLearner
 from federated.client.state import StateStore
 from federated.data import own
@@ -33,7 +34,7 @@ def device_from(words: Mapping[str, object]) -> Device:
         raise FederatedError(
             f"--node-config: expected {missing[0]}=… ({KEYS[missing[0]]}), got {', '.join(words) or 'nothing'}"
         )
-    known = {*KEYS, *ARRAYS, "consent", *Demands.__struct_fields__}
+    known = {*KEYS, *ARRAYS, "consent", "peers", *Demands.__struct_fields__}
     if strange := [key for key in words if key not in known]:
         raise FederatedError(f"--node-config: no such key {strange[0]!r}; expected some of {', '.join(sorted(known))}")
     demands = Demands.of(words)
@@ -43,4 +44,6 @@ def device_from(words: Mapping[str, object]) -> Device:
     if consent not in CONSENTS:
         raise FederatedError(f"--node-config: expected consent to be one of {', '.join(CONSENTS)}, got {consent!r}")
     digest = bundle.read(path).digest
-    return Device(name, LiteLearner(path), found, StateStore(state), digest, consent=consent, demands=demands)
+    pinned = pins(str(words["peers"])) if "peers" in words else None
+    store = StateStore(state)
+    return Device(name, LiteLearner(path), found, store, digest, consent=consent, demands=demands, peers=pinned)

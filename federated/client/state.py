@@ -1,4 +1,5 @@
-"""A device's state between rounds: personal parameters, learned rates, residuals of its codec.
+"""A device's state between rounds: personal parameters, learned rates, residuals of its codec; its ledger of
+secure sums and the keys of devices that it met in them.
 
 One SQLite file. A state is stored with the run and the round that produced it, and a round starts from the newest state
 of an *earlier* round: a round that is requested again (the server was killed and resumed) gives the same answer. With
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,20 @@ create table if not exists state (
 """
 
 
+_LEDGER = """
+create table if not exists sums (
+    device text not null, run text not null, round integer not null, task text not null,
+    stage integer not null, input blob, primary key (device, run, round, task), unique (device, input)
+) without rowid
+"""
+"""A row per sum, for ever: the stage answered last, and a digest of the input."""
+_PEERS = """
+create table if not exists peers (
+    device text not null, peer blob not null, key blob not null, primary key (device, peer)
+) without rowid
+"""
+
+
 class StateStore:
     """States by device, run and round; a device is identified by the name of its node key.
 
@@ -44,7 +59,8 @@ class StateStore:
             self._base = sqlite3.connect(self._shown, isolation_level=None, check_same_thread=False, timeout=30)
             self._base.execute("pragma journal_mode = wal")
             self._base.execute(f"pragma synchronous = {'full' if durable else 'normal'}")
-            self._base.execute(_TABLE)
+            for table in (_TABLE, _LEDGER, _PEERS):
+                self._base.execute(table)
             found = int(self._base.execute("pragma user_version").fetchone()[0])
             if found not in (0, VERSION):
                 raise FederatedError(
@@ -92,6 +108,58 @@ class StateStore:
         kept = ", ".join("?" * len(runs))
         with self._guarded():
             self._base.execute(f"delete from state where device = ? and run not in ({kept})", (device, *runs))
+
+    def begin_sum(self, device: str, run: str, number: int, stage: int, task: str = "train") -> None:
+        """Enter a secure sum in the ledger, which is never deleted. Raises FederatedError if the device has answered in
+        a sum of this run, round and task."""
+        with self._guarded():
+            added = self._base.execute(
+                "insert or ignore into sums values (?, ?, ?, ?, ?, null)", (device, run, number, task, stage)
+            )
+        if not added.rowcount:
+            raise FederatedError(
+                f"secure sum: expected a round that this device has no part in yet, got round {number} again; a second "
+                "sum with other devices could reveal an update: ask for another round"
+            )
+
+    def advance_sum(
+        self,
+        device: str,
+        run: str,
+        number: int,
+        before: int,
+        stage: int,
+        put: bytes | None = None,
+        task: str = "train",
+    ) -> None:
+        """Enter the next answer in the ledger, before it leaves. `put`: a digest of what is masked.
+
+        Raises FederatedError if the stage before is not the last answered (another process has answered this request),
+        or if the same input was in another sum.
+        """
+        where = "device = ? and run = ? and round = ? and task = ? and stage = ?"
+        with self._guarded():
+            try:
+                changed = self._base.execute(
+                    f"update sums set stage = ?, input = coalesce(?, input) where {where}",
+                    (stage, put, device, run, number, task, before),
+                )
+            except sqlite3.IntegrityError as problem:
+                raise FederatedError(
+                    "secure sum: expected an update that was in no other sum, got the same again; repeat the work with "
+                    "another rounds.seed, or from another model"
+                ) from problem
+        if not changed.rowcount:
+            raise FederatedError(f"secure sum: round {number} of this run was already answered at this stage")
+
+    def meet(self, device: str, peers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """Keep the keys of peers that have none yet; returns the kept ones of these peers."""
+        with self._guarded(), self._transaction():
+            self._base.executemany(
+                "insert or ignore into peers values (?, ?, ?)", [(device, *each) for each in peers.items()]
+            )
+            rows = self._base.execute("select peer, key from peers where device = ?", (device,)).fetchall()
+        return {peer: key for peer, key in rows if peer in peers}
 
     def close(self) -> None:
         """Close the file; the store must not be used afterwards."""

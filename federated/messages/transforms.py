@@ -27,7 +27,7 @@ from federated.errors import FederatedError
 from federated.privacy.accountant import Accountant, noise_for
 from federated.privacy.clipping import AdaptiveBound, Clip, FlatClip, LayerClip
 from federated.privacy.noise import GaussianNoise, NoiseSource
-from federated.privacy.secure import FixedPoint
+from federated.privacy.secure import FixedPoint, lowest_threshold
 from federated.robust import Aggregate, Aggregator, Mean, aggregator_from
 from federated.tables import NotNegative, Reader, Share, Table
 from federated.tree import Tree
@@ -60,7 +60,11 @@ class Privacy(Table, frozen=True):
     secure: bool = False
     """Secure aggregation: whether the server sees only sums."""
     threshold: Annotated[float, Meta(gt=0.5, le=1, description="a share above 0.5, at most 1")] = 0.6
-    """With `secure`: the share of a round's devices that must stay until its end, above a half."""
+    """With `secure`: the share of a round's devices that must stay until its end, above a half; with
+    `model = "malicious"` more than two thirds must."""
+    model: Literal["malicious", "honest-but-curious"] = "malicious"
+    """With `secure`: the server that is assumed. Against a malicious one, which need not follow the protocol, devices
+    sign, and more than two thirds must stay; against one that follows it and is curious, more than a half."""
     bits: Literal[16, 32] = 32
     """With `secure`: the bits of each integer on the wire, 16 or 32."""
 
@@ -238,7 +242,8 @@ class Transforms:
 
     def threshold(self, devices: int) -> int:
         """How many of a secure sum's devices must stay until its end."""
-        return max(devices // 2 + 1, math.ceil(self.privacy.threshold * devices - 1e-9))
+        lowest = lowest_threshold(devices, malicious=self.privacy.model == "malicious")
+        return max(lowest, math.ceil(self.privacy.threshold * devices - 1e-9))
 
     @property
     def _bound(self) -> AdaptiveBound:

@@ -42,6 +42,8 @@ def save(path: str | os.PathLike[str], federation: Federation) -> None:
         "secret": federation.secret,
         "round": federation.round,
         "attempt": federation.attempt,
+        "skipped": federation.skipped,
+        "begun": federation.begun,
         "bundle": federation.start.bundle,
         "config": fingerprint(federation.config),
         "members": {name: asdict(member) for name, member in federation.members.items()},
@@ -76,7 +78,7 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
                 "--resume to start a new run"
             )
     try:
-        return Federation(
+        federation = Federation(
             config,
             start,
             body["state"],
@@ -85,6 +87,8 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
             secret=str(meta["secret"]),
             round=int(meta["round"]),
             attempt=int(meta["attempt"]),
+            skipped=int(meta.get("skipped", 0)),
+            begun=int(meta.get("begun", 0)),
             members={name: Member(**member) for name, member in meta["members"].items()},
             rows=[json.loads(line) for line in body["rows"].tobytes().splitlines()],
             first=meta["first"],
@@ -95,16 +99,20 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FederatedError(f"checkpoint {shown!r}: expected a run's state, got {error!r}; start a new run") from error
+    if federation.begun > federation.round:
+        federation.skip()  # devices may have sent masked updates, and the server may have seen their sum
+    return federation
 
 
 def _link(config: Config, meta: Mapping[str, Any], body: Mapping[str, Any]) -> Downlink:
     """The downlink: as saved if devices have that model, or computed from the state."""
     codec, seed = Codec.parse(config.codec.down), config.rounds.seed
+    version = int(meta["round"]) - int(meta.get("skipped", 0))
     if not follows(codec):
-        return Downlink(codec, seed, config.algorithm.broadcast(body["state"]), int(meta["round"]))
+        return Downlink(codec, seed, config.algorithm.broadcast(body["state"]), version)
     log, ends = body["link"]["log"].tobytes(), list(accumulate(meta["log"], initial=0))
     links = tuple(log[begin:end] for begin, end in pairwise(ends))
-    return Downlink(codec, seed, body["link"]["tree"], int(meta["round"]), links)
+    return Downlink(codec, seed, body["link"]["tree"], version, links)
 
 
 def fingerprint(config: Config) -> str:

@@ -11,7 +11,7 @@ from federated.errors import FederatedError
 from federated.server import checkpoint
 from federated.server.federation import Federation, Round
 from federated.server.replies import Failure
-from federated.server.secure_round import STAGES, SecureRound
+from federated.server.secure_round import SecureRound
 
 __all__ = ["After", "Exchange", "conduct", "finish", "gather", "look_first", "meet", "owed", "quoted"]
 
@@ -68,7 +68,13 @@ def conduct(
         begun = exchange.now()
         nodes = meet(federation, exchange)
         attempt = federation.open(nodes)
-        row = (_secure if federation.transforms.privacy.secure else _plain)(attempt, exchange)
+        if federation.transforms.privacy.secure:
+            federation.begun = attempt.number
+            if keep is not None:
+                checkpoint.save(keep, federation)  # a resumed server must not ask for this round again
+            row = _secure(attempt, exchange)
+        else:
+            row = _plain(attempt, exchange)
         finish(federation, exchange, nodes, begun, keep=keep, watch=watch, after=after)
         failures = 0 if row["counted"] else failures + 1
         if failures >= rounds.attempts:
@@ -126,7 +132,8 @@ def owed(
 ) -> None:
     """For a resumed run: the evaluation during which the server died."""
     row = federation.rows[-1] if federation.rows else {"counted": False}
-    if row["counted"] and federation.due() and "evaluation" not in row:
+    last = row["counted"] and row["round"] == federation.round
+    if last and federation.due() and "evaluation" not in row:
         begun = exchange.now() - row["seconds"]
         finish(federation, exchange, meet(federation, exchange), begun, keep=keep, watch=watch, after=after)
 
@@ -145,14 +152,14 @@ def _plain(attempt: Round, exchange: Exchange) -> dict[str, Any]:
 
 
 def _secure(attempt: Round, exchange: Exchange) -> dict[str, Any]:
-    """Four exchanges, each with the round's deadline."""
+    """Four or five exchanges, each with the round's deadline."""
     if not attempt.asked:
         return attempt.close()
     if len(attempt.asked) < 2:
         attempt.details.append("a secure sum needs at least two devices: a sum over one device would be its update")
         return attempt.close()
     secure = SecureRound(attempt)
-    for stage in STAGES:
+    for stage in secure.stages:
         try:
             messages = secure.messages(stage)
         except FederatedError as error:  # too few are left

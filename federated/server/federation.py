@@ -83,6 +83,11 @@ class Federation:
     """Seeds Poisson sampling: it costs less epsilon only as long as participation stays secret, and `rounds.seed` is
     sent to devices."""
     round: int = 0
+    """The number of the last round that was learned from or skipped."""
+    skipped: int = 0
+    """How many secure rounds had no result: devices take part in one sum of a round, so the next has a new number."""
+    begun: int = 0
+    """The number of the last secure round that devices were asked to begin."""
     attempt: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -148,7 +153,12 @@ class Federation:
     @property
     def done(self) -> bool:
         """Whether all rounds are over."""
-        return self.round >= self.config.rounds.count
+        return self.learned >= self.config.rounds.count
+
+    @property
+    def learned(self) -> int:
+        """How many rounds were learned from."""
+        return self.round - self.skipped
 
     def told(self) -> bytes:
         """The rows as lines of JSON. All but the last, whose evaluation may be pending, no longer change and are
@@ -371,7 +381,15 @@ class Federation:
         others: it costs as much as a round."""
         if self.transforms.privacy.noise == "local":
             self.account = self.transforms.charge(self.account, self.multiplier, self.config.rounds.fraction)
-        self.attempt += 1
+        if self.transforms.privacy.secure:
+            self.skip()
+        else:
+            self.attempt += 1
+
+    def skip(self) -> None:
+        """Continue with the next round's number and the same model."""
+        self.round += 1
+        self.skipped += 1
 
     def epsilon(self) -> float | None:
         """The privacy cost of the rounds so far; None without a guarantee, or without noise."""

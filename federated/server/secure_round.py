@@ -1,12 +1,14 @@
-"""A round with secure aggregation: the server sees only the sum of the updates. Four exchanges instead of one.
+"""A round with secure aggregation: the server sees only the sum of the updates. Five exchanges instead of one.
 
     keys     devices make keys                           -> KEYS
     shares   devices share their mask secrets            -> SHARES
     train    devices learn, and send their update masked -> MASKED
+    agree    remaining devices sign who remains          -> CONSISTENT (only if the server may be malicious)
     reveal   remaining devices unmask the sum            -> REVEALED
 
 A device that fails between two exchanges is excluded; the sum is over the devices that sent an update
-(`federated.privacy.secure`).
+(`federated.privacy.secure`). `rounds.quorum` is part of the terms: no sum of fewer is opened. Devices take part in one
+sum of a round, so after a round without a result the next one has another number (`Federation.skip`).
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ from federated.errors import FederatedError
 from federated.messages.agreement import work_digest
 from federated.messages.packed import pack, unpack
 from federated.privacy.secure import SecureServer, Terms
+from federated.privacy.secure.identity import who
 from federated.server.federation import Round
 from federated.server.influence import capped
 from federated.server.replies import Expected, Failure, Refused, read_secure
 
 __all__ = ["STAGES", "SecureRound"]
 
-STAGES = ("keys", "shares", "train", "reveal")
+STAGES = ("keys", "shares", "train", "agree", "reveal")
 
 
 @dataclass
@@ -63,17 +66,22 @@ class SecureRound:
             self.grid.size(spec),
             self.grid.bits,
             self._agreed(),
+            quorum=min(self.round.quorum, len(names)),
+            malicious=transforms.privacy.model == "malicious",
         )
-        self.server = SecureServer(terms)
+        self.server = SecureServer(terms, {number: who(name) for name, number in self.numbers.items()})
+        self.stages = tuple(stage for stage in STAGES if terms.malicious or stage != "agree")
 
     def messages(self, stage: str) -> dict[int, bytes]:
         """The message for each node that still takes part. Consumes the answers of the previous stage. Raises
         FederatedError if too few are left."""
+        malicious = self.server.terms.malicious
         step: dict[str, Callable[[], dict[int, bytes]]] = {
             "keys": self.server.requests,
             "shares": lambda: self.server.all_keys(self.answers),
             "train": lambda: self.server.all_shares(self.answers),
-            "reveal": lambda: self.server.survivors(self.answers),
+            "agree": lambda: self.server.survivors(self.answers),
+            "reveal": lambda: (self.server.signatures if malicious else self.server.survivors)(self.answers),
         }
         self.requests, self.answers = step[stage](), {}
         federation = self.round.federation
@@ -134,7 +142,7 @@ class SecureRound:
         names = {number: name for name, number in self.numbers.items()}
         for number, why in self.server.refused.items():
             attempt.refuse(names[number], Refused("malformed", why))
-        enough = len(devices) >= attempt.quorum
+        enough = bool(devices)
         for number in devices:
             federation.members[names[number]].answered += 1
         if enough:

@@ -16,12 +16,17 @@ from itertools import pairwise
 
 from federated.errors import FederatedError
 
-__all__ = ["NUMBER", "Stage", "Terms", "pack", "pack_rows", "unpack", "unpack_rows"]
+__all__ = [
+    "KEYS", "NUMBER", "SIGNED", "Stage", "Terms", "lowest_threshold", "pack", "pack_rows", "unpack", "unpack_rows",
+]  # fmt: skip
 
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("<2sBB16sI")
-_TERMS = struct.Struct("<16s32sQIIBI")
+_TERMS = struct.Struct("<16s32sQIIIBBI")
 NUMBER = struct.Struct("<I")
+KEYS, SIGNED = 96, 112
+"""Bytes of a device's keys; bytes after them if they are signed: the digest of its name, its public key, its signature
+(`federated.privacy.secure.identity`)."""
 _MOST_DEVICES, _MOST_ELEMENTS = 1 << 14, 1 << 28
 
 
@@ -35,16 +40,30 @@ class Stage(IntEnum):
     ALL_SHARES = 4
     MASKED = 5
     SURVIVORS = 6
-    REVEALED = 7
+    CONSISTENT = 7
+    SIGNATURES = 8
+    REVEALED = 9
+
+    def following(self, terms: Terms) -> Stage:
+        """The stage of a device's answer after this one; TERMS after the last."""
+        if self == Stage.MASKED and not terms.malicious:
+            return Stage.REVEALED
+        return Stage(self + 2) if self < Stage.REVEALED else Stage.TERMS
+
+
+def lowest_threshold(devices: int, *, malicious: bool) -> int:
+    """The lowest threshold that is secure (Bonawitz et al. 2017, sections 4 and 6)."""
+    return (2 * devices if malicious else devices) // (3 if malicious else 2) + 1
 
 
 @dataclass(frozen=True)
 class Terms:
     """The terms of a sum: the round, which devices may take part, how many must stay until the end, integers modulo
-    2^bits, and a digest of the work whose results are summed (`federated.messages.agreement`).
+    2^bits, a digest of the work whose results are summed (`federated.messages.agreement`), of how many inputs the sum
+    must be (`quorum`; the threshold if that is more), and whether the server is assumed to be malicious.
 
-    More than half must stay: then two groups of them cannot be told different sets of dropped devices, which would
-    reveal a device's input (Bonawitz et al. 2017, section 6.2).
+    The threshold is more than half of the devices, or more than two thirds with a malicious server (Bonawitz et al.
+    2017, sections 4 and 6): two groups of that size cannot be told different sets of dropped devices.
     """
 
     nonce: bytes
@@ -54,6 +73,8 @@ class Terms:
     size: int
     bits: int = 32
     work: bytes = bytes(32)
+    quorum: int = 0
+    malicious: bool = False
 
     def __post_init__(self) -> None:
         numbers = self.devices
@@ -73,16 +94,27 @@ class Terms:
                 f"1, 1 to {_MOST_ELEMENTS} elements of 16 or 32 bits, got {len(self.nonce)} bytes and "
                 f"{len(self.work)}, {len(numbers)}, {self.size} elements of {self.bits}"
             )
-        if not len(numbers) < 2 * self.threshold <= 2 * len(numbers):
-            raise FederatedError(
-                f"secure sum: expected a threshold of {len(numbers) // 2 + 1} to {len(numbers)} devices, "
-                f"got {self.threshold}"
-            )
+        lowest = lowest_threshold(len(numbers), malicious=self.malicious)
+        for what, count, low in (("threshold", self.threshold, lowest), ("quorum", self.quorum, 0)):
+            if not low <= count <= len(numbers):
+                raise FederatedError(
+                    f"secure sum: expected a {what} of {low} to {len(numbers)} devices, got {count}"
+                )
+
+    @property
+    def least(self) -> int:
+        """The fewest inputs in the sum."""
+        return max(self.quorum, self.threshold)
+
+    @property
+    def row(self) -> int:
+        """Bytes of a device's keys."""
+        return KEYS + (SIGNED if self.malicious else 0)
 
     @cached_property
     def data(self) -> bytes:
         """The terms as bytes."""
-        numbers = self.round, self.threshold, self.size, self.bits, len(self.devices)
+        numbers = self.round, self.threshold, self.quorum, self.size, self.bits, self.malicious, len(self.devices)
         head = _TERMS.pack(self.nonce, self.work, *numbers)
         return head + b"".join(NUMBER.pack(one) for one in self.devices)
 
@@ -96,11 +128,13 @@ class Terms:
         """The inverse of `data`. Raises FederatedError for anything else."""
         if len(data) < _TERMS.size:
             raise FederatedError("secure sum: the terms are cut short")
-        nonce, work, number, threshold, size, bits, devices = _TERMS.unpack_from(data)
+        nonce, work, number, threshold, quorum, size, bits, malicious, devices = _TERMS.unpack_from(data)
+        if malicious > 1:
+            raise FederatedError(f"secure sum: expected terms of a threat model 0 or 1, got {malicious}")
         if devices > _MOST_DEVICES or len(data) != _TERMS.size + devices * NUMBER.size:
             raise FederatedError(f"secure sum: expected terms with {devices} devices, got {len(data)} bytes")
         numbers = tuple(one for (one,) in NUMBER.iter_unpack(data[_TERMS.size :]))
-        return cls(nonce, number, numbers, threshold, size, bits, work)
+        return cls(nonce, number, numbers, threshold, size, bits, work, quorum, bool(malicious))
 
     @classmethod
     def of_request(cls, request: bytes, device: int) -> Terms:

@@ -167,7 +167,9 @@ def test_secure_sums_have_room_for_local_noise() -> None:
     spec = Spec.of(sent)
     fixed = transforms.fixed_point(20, 500.0, 1.0)
     assert fixed.heaviest == 1 and not fixed.quantise(sent, 1.0, spec, np.random.default_rng(0)).cut
-    assert [Transforms.of().threshold(devices) for devices in (2, 3, 10, 100)] == [2, 2, 6, 60]
+    assert [Transforms.of().threshold(devices) for devices in (2, 3, 10, 100)] == [2, 3, 7, 67]
+    curious = Transforms.of(privacy={"model": "honest-but-curious"})
+    assert [curious.threshold(devices) for devices in (2, 3, 10, 100)] == [2, 2, 6, 60]
 
 
 def test_without_settings_an_update_passes_unchanged() -> None:

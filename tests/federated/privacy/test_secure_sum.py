@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from federated.codec import Spec
 from federated.errors import FederatedError
-from federated.privacy.secure import FixedPoint, SecureDevice, SecureServer, SecureSum, Terms
+from federated.privacy.secure import FixedPoint, Identity, SecureDevice, SecureServer, SecureSum, Terms, crypto
 from federated.privacy.secure import messages as wire
+from federated.privacy.secure.identity import who
 from federated.privacy.secure.shamir import Combiner, split
 
 Answers = dict[int, bytes]
 
 
-def terms(devices: int, threshold: int, size: int = 7, bits: int = 32) -> Terms:
-    return Terms(bytes(range(16)), 3, tuple(range(10, 10 + devices)), threshold, size, bits)
+def terms(devices: int, threshold: int, size: int = 7, bits: int = 32, *, malicious: bool = False) -> Terms:
+    return Terms(bytes(range(16)), 3, tuple(range(10, 10 + devices)), threshold, size, bits, malicious=malicious)
 
 
 def seed(number: int) -> bytes:
@@ -39,14 +40,18 @@ class Round:
             one: np.random.default_rng(one).integers(0, 2**of.bits, of.size, np.uint64).astype(kind)
             for one in of.devices
         }
-        self.devices = {one: SecureDevice(data, one, seed(one)) for one, data in self.server.requests().items()}
+        self.identities = {one: Identity(seed(one), who(str(one))) for one in of.devices}
+        self.devices = {
+            one: SecureDevice(data, one, seed(one), self.identities[one])
+            for one, data in self.server.requests().items()
+        }
         self.seen: dict[str, Answers] = {}
         self.tamper: dict[str, Callable[[Answers], None]] = {}
 
     def ask(self, stage: str, requests: Answers) -> Answers:
         answers = {}
         for one, request in requests.items():
-            device = SecureDevice.restore(self.devices[one].save())
+            device = SecureDevice.restore(self.devices[one].save(), self.identities[one])
             extra = () if stage == "keys" else (request,)
             extra += (self.inputs[one],) if stage == "masked" else ()
             answers[one] = getattr(device, stage)(*extra)
@@ -61,12 +66,15 @@ class Round:
         requests = self.server.all_keys(self.ask("keys", self.server.requests()))
         requests = self.server.all_shares(self.ask("shares", requests))
         requests = self.server.survivors(self.ask("masked", requests))
+        if self.terms.malicious:
+            requests = self.server.signatures(self.ask("consistent", requests))
         return self.server.sum(self.ask("revealed", requests))
 
     def expected(self, devices: set[int]) -> np.ndarray:
         return np.sum([self.inputs[one] for one in devices], axis=0, dtype=f"u{self.terms.bits // 8}")
 
 
+@pytest.mark.parametrize("malicious", [False, True])
 @pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.parametrize(
     "lost",
@@ -76,12 +84,12 @@ class Round:
         {"shares": {11}},
         {"masked": {10, 12, 19}},
         {"revealed": {15, 16, 17}},
-        {"keys": {10}, "shares": {12}, "masked": {19}, "revealed": {11}},
+        {"keys": {10}, "shares": {12}, "consistent": {19}},
     ],
     ids=str,
 )
-def test_the_sum_is_exact_whoever_drops_out(bits: int, lost: dict[str, set[int]]) -> None:
-    a_round = Round(terms(10, 6, bits=bits), lost)
+def test_the_sum_is_exact_whoever_drops_out(bits: int, lost: dict[str, set[int]], malicious: bool) -> None:
+    a_round = Round(terms(10, 7 if malicious else 6, bits=bits, malicious=malicious), lost)
     result = a_round.run()
     stayed = set(a_round.terms.devices) - lost.get("keys", set()) - lost.get("shares", set())
     stayed -= lost.get("masked", set())
@@ -139,6 +147,31 @@ def test_what_is_revealed_never_unmasks_one_device() -> None:
         assert secrets[one] == wanted
 
 
+@pytest.mark.parametrize("malicious", [False, True])
+def test_fewer_colluding_devices_than_the_threshold_unmask_nobody(malicious: bool) -> None:
+    """The server and all holders but as many as are needed put together the shares they hold of another device."""
+    of = terms(9, 7 if malicious else 5, malicious=malicious)
+    a_round = Round(of)
+    a_round.server.all_shares(a_round.ask("shares", a_round.server.all_keys(
+        a_round.ask("keys", a_round.server.requests()))))  # fmt: skip
+    victim, colluding = 10, list(of.devices[1:][: of.threshold])
+    sealed = wire.unpack_rows(a_round.seen["shares"][victim][24:], 82)
+    opened = {
+        one: crypto.unseal(a_round.devices[one]._channel(victim, one), sealed[one], of.digest) for one in colluding
+    }
+    for purpose, part in ((b"mask", slice(0, 33)), (b"own", slice(33, 66))):
+        secret = a_round.devices[victim]._secret(purpose)
+
+        def combined(holders: list[int], part: slice = part) -> bytes:
+            try:
+                return Combiner(holders).combine([opened[one][part] for one in holders])
+            except FederatedError:
+                return b""
+
+        assert combined(colluding) == secret, "as many as the threshold can"
+        assert all(combined(colluding[:at]) != secret for at in range(1, of.threshold))
+
+
 def flip(at: int) -> Callable[[Answers], None]:
     def change(answers: Answers) -> None:
         data = bytearray(answers[12])
@@ -151,6 +184,7 @@ def flip(at: int) -> Callable[[Answers], None]:
 @pytest.mark.parametrize(
     ("stage", "at", "why"),
     [
+        ("keys", -1, "valid signature"),
         ("keys", 4, "another round"),
         ("keys", 0, "version"),
         ("shares", 3, "expected stage SHARES"),
@@ -158,7 +192,7 @@ def flip(at: int) -> Callable[[Answers], None]:
     ],
 )
 def test_a_wrong_answer_counts_as_none(stage: str, at: int, why: str) -> None:
-    a_round = Round(terms(6, 4))
+    a_round = Round(terms(6, 5, malicious=True))
     a_round.tamper[stage] = flip(at)
     result = a_round.run()
     assert 12 not in result.devices and why in a_round.server.refused[12]
@@ -300,6 +334,8 @@ def test_hostile_bytes_are_refused(data: bytes) -> None:
     ("changes", "why"),
     [
         ({"threshold": 5}, "threshold of 6 to 10"),
+        ({"threshold": 6, "malicious": True}, "threshold of 7 to 10"),
+        ({"quorum": 11}, "quorum of 0 to 10"),
         ({"threshold": 11}, "threshold of 6 to 10"),
         ({"size": 0}, "0 elements"),
         ({"bits": 8}, "of 8"),
@@ -311,8 +347,31 @@ def test_hostile_bytes_are_refused(data: bytes) -> None:
 def test_terms_that_make_no_sense(changes: dict[str, object], why: str) -> None:
     with pytest.raises(FederatedError, match=why):
         dataclasses.replace(terms(10, 6), **changes)  # type: ignore[arg-type]
-    of = terms(10, 6)
-    assert Terms.of(of.data) == of
+    for of in (terms(10, 6), dataclasses.replace(terms(10, 7, malicious=True), quorum=9)):
+        assert Terms.of(of.data) == of
+
+
+def test_a_quorum_is_kept_by_server_and_devices() -> None:
+    of = dataclasses.replace(terms(6, 4), quorum=6)
+    with pytest.raises(FederatedError, match="5 devices gave MASKED, 6 are needed"):
+        Round(of, {"masked": {12}}).run()
+    assert len(Round(of, {"revealed": {12, 13}}).run().devices) == 6, "four are enough to open the sum of six"
+    a_round = Round(of)
+    requests = a_round.server.all_shares(a_round.ask("shares", a_round.server.all_keys(
+        a_round.ask("keys", a_round.server.requests()))))  # fmt: skip
+    a_round.ask("masked", requests)
+    five = wire.pack(wire.Stage.SURVIVORS, of, 10, wire.pack_rows(dict.fromkeys(range(10, 15), b"")))
+    with pytest.raises(FederatedError, match="expected 6 devices or more, got 5"):
+        a_round.devices[10].revealed(five)
+
+
+def test_a_device_without_a_key_to_sign_with_takes_no_part() -> None:
+    of = terms(6, 5, malicious=True)
+    with pytest.raises(FederatedError, match="a key to sign with"):
+        SecureDevice(SecureServer(of).requests()[10], 10)
+    a_round = Round(of)
+    a_round.server = SecureServer(of, {12: who("another")})
+    assert 12 not in a_round.run().devices and "signed with this device's name" in a_round.server.refused[12]
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.data())
