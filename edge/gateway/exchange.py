@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from math import inf
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Answer", "Ask", "Desk"]
+from edge.gateway.ports import Ports
+from edge.gateway.protocol.body import BODY
+from edge.gateway.protocol.request import Request
+from edge.gateway.protocol.response import Reply
+from lite_runtime.graph import Array
+
+__all__ = ["Answer", "Ask", "Desk", "Form"]
+
+
+class Form(Protocol):
+    """How a transport writes requests and replies."""
+
+    def size(self, ask: Ask) -> int:
+        """How many bytes `read` parses; tensors that are used in place do not count. Raises GatewayError (400)."""
+
+    def read(self, ask: Ask, ports: Callable[[str], Ports]) -> Request:
+        """The request, checked against the ports of its signature; any thread. Raises GatewayError: see
+        `protocol.request.read`."""
+
+    def write(
+        self, model: str, version: str, request: Request, outputs: Mapping[str, Array], ports: Ports,
+        notes: Mapping[str, Any], labels: Sequence[str] | None,
+    ) -> Reply:  # fmt: skip
+        """The reply: see `protocol.response.write`."""
+
+    def error(self, text: str) -> bytes:
+        """The reply that says why there is none."""
+
+    def call(self, ask: Ask) -> tuple[str, str]:
+        """What the log calls the request: its method and path."""
 
 
 class Ask(NamedTuple):
-    """An infer request as received over HTTP. `fields`: header fields by name in lower case; `peer`: the client's
-    address, "" if it has none; `body`: bytes without content coding, which do not change until the answer."""
+    """An infer request as received. `fields`: header fields (over gRPC: metadata) by name in lower case; `peer`: the
+    client's address, "" if it has none; `body`: bytes without content coding, which do not change until the answer, and
+    their `form`; `deadline`: the time of `time.perf_counter` after which the transport needs no answer."""
 
     model: str
     version: str
     fields: Mapping[str, str]
     body: memoryview
     peer: str
+    form: Form = BODY
+    deadline: float = inf
 
 
 class Answer(NamedTuple):
-    """A reply: its body in parts, the length of the JSON before binary data (None: all is JSON), further header
-    fields."""
+    """A reply: its status as of HTTP, its body in parts, the length of the JSON before binary data (None: all is JSON),
+    further header fields."""
 
     status: int
     parts: Sequence[bytes | memoryview]

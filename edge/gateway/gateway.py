@@ -14,8 +14,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
-
 from edge.gateway.batching.admission import Limits
 from edge.gateway.batching.runner import LADDER, ModelRunner, Runner
 from edge.gateway.batching.scheduler import Scheduler
@@ -66,7 +64,7 @@ whether the gateway is idle and can return memory to the system."""
 
 
 class Gateway:
-    """Everything behind HTTP. All methods run on the event loop's thread: `start` first, `stop` last."""
+    """Everything behind HTTP and gRPC. All methods run on the event loop's thread: `start` first, `stop` last."""
 
     def __init__(self, settings: Settings, log: Log | None = None) -> None:
         self.settings = settings
@@ -247,8 +245,7 @@ class Gateway:
                 self.tracer.record(context, f"infer {ask.model}", job, about, status_)
         if self.log.wants_request(status_):
             more = {"trace": context.trace} if context is not None else {}
-            path = f"/v2/models/{ask.model}/infer"
-            self.log.request(identity, "POST", path, status_, seconds, ask.peer, **more)
+            self.log.request(identity, *ask.form.call(ask), status_, seconds, ask.peer, **more)
 
     def bug(self, error: BaseException, where: str, **facts: Any) -> None:
         """Report an internal error: the details go to the log, not to clients."""
@@ -435,11 +432,6 @@ class Gateway:
             concurrency=(own and own.concurrency) or ours.concurrency,
             timeout=(own and own.timeout) or ours.timeout or float("inf"),
         )
-
-    @staticmethod
-    def error_body(text: str) -> bytes:
-        """`{"error": text}`."""
-        return orjson.dumps({"error": text})
 
 
 def _parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
