@@ -54,6 +54,9 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         ),
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
         "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway uses it to serve HTTP"),
+        "grpc": Extra(
+            {"grpc": "grpcio", "google": "protobuf"}, "the gateway uses it to serve gRPC when grpc.port is set"
+        ),
         "otel": Extra(
             {
                 "opentelemetry": "opentelemetry-sdk",
