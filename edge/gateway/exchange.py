@@ -16,12 +16,12 @@ __all__ = ["Answer", "Ask", "Desk", "Form"]
 
 
 class Form(Protocol):
-    """How a transport writes requests and replies."""
+    """How a transport writes requests and replies; `fields` and `body` are those of an `Ask`."""
 
-    def size(self, ask: Ask) -> int:
+    def size(self, fields: Mapping[str, str], body: memoryview) -> int:
         """How many bytes `read` parses; tensors that are used in place do not count. Raises GatewayError (400)."""
 
-    def read(self, ask: Ask, ports: Callable[[str], Ports]) -> Request:
+    def read(self, fields: Mapping[str, str], body: memoryview, ports: Callable[[str], Ports]) -> Request:
         """The request, checked against the ports of its signature; any thread. Raises GatewayError: see
         `protocol.request.read`."""
 
@@ -34,8 +34,8 @@ class Form(Protocol):
     def error(self, text: str) -> bytes:
         """The reply that says why there is none."""
 
-    def call(self, ask: Ask) -> tuple[str, str]:
-        """What the log calls the request: its method and path."""
+    def call(self, model: str) -> tuple[str, str]:
+        """What the log calls a request for a model: its method and path."""
 
 
 class Ask(NamedTuple):

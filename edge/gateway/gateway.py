@@ -245,7 +245,7 @@ class Gateway:
                 self.tracer.record(context, f"infer {ask.model}", job, about, status_)
         if self.log.wants_request(status_):
             more = {"trace": context.trace} if context is not None else {}
-            self.log.request(identity, *ask.form.call(ask), status_, seconds, ask.peer, **more)
+            self.log.request(identity, *ask.form.call(ask.model), status_, seconds, ask.peer, **more)
 
     def bug(self, error: BaseException, where: str, **facts: Any) -> None:
         """Report an internal error: the details go to the log, not to clients."""

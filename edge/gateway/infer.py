@@ -145,15 +145,15 @@ class Exchange:
         ask = self._ask
         served.acquire(self._arrived)
         self._served = served
-        if ask.form.size(ask) > LARGE:
+        if ask.form.size(ask.fields, ask.body) > LARGE:
             self._later(self._read, served)
         else:
-            self._go(served, ask.form.read(ask, served.ports_for))
+            self._go(served, ask.form.read(ask.fields, ask.body, served.ports_for))
 
     async def _read(self, served: Served) -> None:
         """Parse large JSON on another thread, so that other requests are served at the same time."""
         ask, ports = self._ask, served.ports_for
-        self._go(served, await self._gateway.aside(lambda _: ask.form.read(ask, ports), None))
+        self._go(served, await self._gateway.aside(lambda _: ask.form.read(ask.fields, ask.body, ports), None))
 
     def _go(self, served: Served, request: Request) -> None:
         """Pass the parsed request on to the model."""

@@ -95,11 +95,11 @@ class InferForm:
         found: int | str = getattr(value, kind) if kind else 0
         return found
 
-    def size(self, ask: Ask) -> int:
+    def size(self, fields: Mapping[str, str], body: memoryview) -> int:
         """The length of the message without its tensors."""
         return self.length
 
-    def read(self, ask: Ask, ports: Callable[[str], Ports]) -> Request:
+    def read(self, fields: Mapping[str, str], body: memoryview, ports: Callable[[str], Ports]) -> Request:
         """The request. Raises GatewayError: 400, 413, 501, and what `ports` raises."""
         message, raws = self.message, self.raws
         layout = layout_of(_document(message), ports, LIMITS)
@@ -112,7 +112,7 @@ class InferForm:
         inputs: dict[str, Array] = {}
         for i, (port, shape, *_) in enumerate(layout.parts):
             if raws:
-                inputs[port.name] = _raw(ask.body, *raws[i], port, shape, i)
+                inputs[port.name] = _raw(body, *raws[i], port, shape, i)
             else:
                 inputs[port.name] = _typed(message.inputs[i].contents, port, shape)
         return Request(message.id, layout.parameters, inputs, layout.rows, layout.wanted, True)
@@ -135,9 +135,9 @@ class InferForm:
         """The text."""
         return text.encode()
 
-    def call(self, ask: Ask) -> tuple[str, str]:
+    def call(self, model: str) -> tuple[str, str]:
         """gRPC's name of the method, with the model."""
-        return "GRPC", f"/{INFERENCE}/Model{'Stream' if self.stream else ''}Infer/{ask.model}"
+        return "GRPC", f"/{INFERENCE}/Model{'Stream' if self.stream else ''}Infer/{model}"
 
 
 def _document(message: Any) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", _milliseconds(limits.idle_seconds)),
         ("grpc.keepalive_time_ms", _milliseconds(settings.grpc.keepalive)),
         ("grpc.keepalive_timeout_ms", _milliseconds(PONG)),
+        ("grpc.http2.ping_timeout_ms", _milliseconds(PONG)),  # alone decides with grpcio 1.85; a minute by default
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _milliseconds(PONG)),
     ]

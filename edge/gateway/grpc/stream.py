@@ -46,10 +46,9 @@ class _Turn:
     def close(self) -> None:
         """The answer was sent, or is not needed any more."""
         self.held.__exit__()
-        if not self.answer.done():
-            self.answer.cancel()
-            if self.cancel is not None:
-                self.cancel()
+        self.answer.cancel()  # does nothing to one that is there
+        if self.answer.cancelled() and self.cancel is not None:
+            self.cancel()
 
 
 class Stream:

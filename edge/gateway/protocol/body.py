@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -12,9 +12,6 @@ from edge.gateway.ports import Ports
 from edge.gateway.protocol.request import Request, read
 from edge.gateway.protocol.response import Reply, write
 from lite_runtime.graph import Array
-
-if TYPE_CHECKING:
-    from edge.gateway.exchange import Ask
 
 __all__ = ["BODY", "Body"]
 
@@ -26,15 +23,15 @@ _RAW = ("image/", "audio/")
 class Body:
     """See `exchange.Form`."""
 
-    def size(self, ask: Ask) -> int:
+    def size(self, fields: Mapping[str, str], body: memoryview) -> int:
         """Bytes of JSON."""
-        length = _header_length(ask.fields)
-        return len(ask.body) if length is None else length
+        length = _header_length(fields)
+        return len(body) if length is None else length
 
-    def read(self, ask: Ask, ports: Callable[[str], Ports]) -> Request:
+    def read(self, fields: Mapping[str, str], body: memoryview, ports: Callable[[str], Ports]) -> Request:
         """The request in the body."""
-        request = read(ask.body, _header_length(ask.fields), ports)
-        if not request.parameters and request.binary and "application/json" in ask.fields.get("accept", ""):
+        request = read(body, _header_length(fields), ports)
+        if not request.parameters and request.binary and "application/json" in fields.get("accept", ""):
             request.binary = False  # a raw body does not select outputs
         return request
 
@@ -49,9 +46,9 @@ class Body:
         """`{"error": text}`."""
         return orjson.dumps({"error": text})
 
-    def call(self, ask: Ask) -> tuple[str, str]:
+    def call(self, model: str) -> tuple[str, str]:
         """Method and path."""
-        return "POST", f"/v2/models/{ask.model}/infer"
+        return "POST", f"/v2/models/{model}/infer"
 
 
 BODY = Body()

@@ -97,18 +97,17 @@ class TestAnswers:
             caller(made, "Nonsense")(b"", timeout=60)
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
-    def test_an_internal_error_is_logged_and_not_shown(
-        self, gateway: Live, address: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(*_: object) -> None:
+    def test_an_internal_error_is_logged_and_not_shown(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise RuntimeError("a secret")
 
-        monkeypatch.setattr(gateway.gateway.repository, "index", fail)
-        monkeypatch.setattr(gateway.gateway, "infer", fail)
-        for method, request in (("RepositoryIndex", b""), ("ModelInfer", simple_request(A, A))):
-            error = refused(address, method, request)
-            assert error.code() == grpc.StatusCode.INTERNAL and "secret" not in str(error.details())
-        until(lambda: "a secret" in gateway.log.getvalue())
+        with live({"simple": simple(tmp_path / "simple.mslite")}) as there, listening(there) as to:
+            monkeypatch.setattr(there.gateway.repository, "index", fail)
+            monkeypatch.setattr(there.gateway, "infer", fail)
+            for method, request in (("RepositoryIndex", b""), ("ModelInfer", simple_request(A, A))):
+                error = refused(to, method, request)
+                assert error.code() == grpc.StatusCode.INTERNAL and "secret" not in str(error.details())
+            until(lambda: "a secret" in there.log.getvalue())
 
 
 class TestDeadlines:
@@ -271,7 +270,7 @@ class TestLimits:
 
             with channel(to) as made:
                 for method in ("ModelInfer", "RepositoryIndex"):
-                    with pytest.raises(grpc.RpcError, match="not received within 0.3 s"):
+                    with pytest.raises(grpc.RpcError, match=r"not received within 0\.3 s"):
                         made.stream_unary(f"/inference.GRPCInferenceService/{method}")(never(), timeout=60)
             stop.set()
 
@@ -293,13 +292,13 @@ class TestLimits:
                 assert not any(call_.done() for call_ in waiting)
 
     def test_connections_at_once(self, tmp_path: Path) -> None:
-        with live({"m": scaled(tmp_path / "m.mslite", 2.0)}, limits__connections=2) as there, listening(there) as to:
-            with channel(to) as one, channel(to) as other, channel(to) as third:
-                for made in (one, other):
-                    caller(made, "ServerLive")(b"", timeout=60)
-                with pytest.raises(grpc.RpcError) as caught:
-                    caller(third, "ServerLive")(b"", timeout=60)
-                assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        served = live({"m": scaled(tmp_path / "m.mslite", 2.0)}, limits__connections=2)
+        with served as there, listening(there) as to, channel(to) as one, channel(to) as other, channel(to) as third:
+            for made in (one, other):
+                caller(made, "ServerLive")(b"", timeout=60)
+            with pytest.raises(grpc.RpcError) as caught:
+                caller(third, "ServerLive")(b"", timeout=60)
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
     def test_messages_share_one_memory_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with live({"m": scaled(tmp_path / "m.mslite", 2.0)}, limits__body=4096) as there:

@@ -1,5 +1,5 @@
-"""The messages are those of inference.proto, and of the protocol: every field has the name, number and type that NVIDIA's
-client has for it."""
+"""The messages are those of inference.proto, and of the protocol: every field has the name, number and type that
+NVIDIA's client has for it."""
 
 from __future__ import annotations
 
