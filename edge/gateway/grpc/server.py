@@ -26,7 +26,8 @@ try:
     from edge.gateway.grpc.health import Health
     from edge.gateway.grpc.service import Service
 except ModuleNotFoundError as error:
-    raise MissingExtraError(error.name or "grpcio", "grpc", "grpc.port needs it") from error
+    package = "protobuf" if (error.name or "").startswith("google") else "grpcio"
+    raise MissingExtraError(package, "grpc", "grpc.port needs it") from error
 
 __all__ = ["GrpcServer"]
 

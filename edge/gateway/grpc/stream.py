@@ -26,6 +26,7 @@ __all__ = ["Opened", "Stream"]
 Opened = Callable[[bytes], Awaitable[Ask]]
 """Makes a request of a message. Raises GatewayError."""
 _FATAL = "triton_grpc_error"
+_LEAVING = "the server is shutting down; use another one"
 
 
 class _Turn:
@@ -65,6 +66,7 @@ class Stream:
     async def run(self) -> None:
         """Serve the call."""
         self._reader = asyncio.get_running_loop().create_task(self._read())
+        self._reader.add_done_callback(lambda done: done.cancelled() or done.exception())  # raised below, or not needed
         turn: _Turn | None = None
         try:
             while (turn := await self._turns.get()) is not None:
@@ -79,7 +81,7 @@ class Stream:
                 turn.close()
                 turn = None if self._turns.empty() else self._turns.get_nowait()
         if self._gateway.leaving:
-            await refuse(self._context, 503, "the server is shutting down; use another one")
+            await refuse(self._context, 503, _LEAVING)
 
     def leave(self) -> None:
         """Read no more requests."""
@@ -107,6 +109,9 @@ class Stream:
             self._gateway.statistics.refused["infer", error.status] += 1
             turn.settle(Answer(error.status, [str(error).encode()], None, ()))
             return
+        except asyncio.CancelledError:
+            turn.settle(Answer(503, [_LEAVING.encode()], None, ()))
+            raise
         assert isinstance(ask.form, InferForm)
         turn.id, key = ask.form.id, (ask.model, ask.form.sequence)
         before = self._latest.get(key)

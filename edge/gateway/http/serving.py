@@ -43,7 +43,7 @@ async def serve(settings: Settings, ready: Callable[..., None]) -> bool:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, leaving.set)
     sys.setswitchinterval(SWITCH)
-    _make_room(settings.limits.connections)
+    _make_room(settings.limits.connections * (2 if settings.grpc.port >= 0 else 1))
     gateway = Gateway(settings)
     server = HttpServer(gateway)
     servers: list[_Server] = [server]

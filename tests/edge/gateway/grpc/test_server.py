@@ -211,6 +211,13 @@ def test_accepted_requests_are_answered_at_the_end(tmp_path: Path) -> None:
     assert codes.count("CANCELLED") <= len(threads)
 
 
+@pytest.mark.parametrize(("module", "package"), [("grpc", "grpcio"), ("google.protobuf", "protobuf")])
+def test_a_missing_package_is_named(module: str, package: str) -> None:
+    program = f"import sys; sys.modules[{module!r}] = None; import edge.gateway.grpc.server"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert f"{package} is not installed; grpc.port needs it. Install it with: pip install 'msedge[grpc]'" in done.stderr
+
+
 def test_without_the_flag_there_is_no_grpc(tmp_path: Path) -> None:
     assert resolve({}, environment={}, folder=tmp_path).grpc.port == -1
     assert resolve({"grpc.port": "8001"}, environment={}, folder=tmp_path).grpc.port == 8001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pytest
 
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.grpc.messages import message
+from edge.gateway.grpc.server import GrpcServer
 from tests.edge.gateway.grpc.models import triton_examples
 from tests.edge.gateway.grpc.serving import channel, listening, simple_request
 from tests.edge.gateway.live import Live, live, scaled
@@ -164,6 +166,33 @@ def test_a_client_that_leaves_cancels_what_it_asked(held: Held, address: str, ga
     until(lambda: sorted(held.cancelled) == [0, 1, 2])
     held.answer(gateway, 2)
     assert len(held.asks) == 3  # the one that waited for it never begins
+
+
+def test_a_request_being_parsed_when_the_server_stops(gateway: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, and the stream ends: nothing waits for it."""
+    parsing: list[object] = []
+
+    async def aside(what: object, given: object) -> object:
+        parsing.append(given)
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(gateway.gateway, "aside", aside)
+    server = gateway.call(started(gateway))
+    with stream(server[1]) as one:
+        request = named("m")
+        request.parameters["large"].string_param = "x" * (1 << 20)
+        one.send(request)
+        until(lambda: parsing)
+        gateway.loop.call_soon_threadsafe(server[0]._service.leave)
+        assert "shutting down" in one.read().error_message
+        assert list(one.call) == []
+    gateway.call(server[0].stop())
+
+
+async def started(there: Live) -> tuple[GrpcServer, str]:
+    server = GrpcServer(there.gateway)
+    host, port = await server.start("127.0.0.1", 0)
+    return server, f"{host}:{port}"
 
 
 def test_a_sequence_with_state(tmp_path: Path) -> None:
