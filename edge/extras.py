@@ -55,6 +55,9 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
         "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway uses it to serve HTTP"),
         "oidc": Extra({"jwt": "pyjwt"}, "the gateway verifies signed tokens with it"),
+        "grpc": Extra(
+            {"grpc": "grpcio", "google": "protobuf"}, "the gateway uses it to serve gRPC when grpc.port is set"
+        ),
         "otel": Extra(
             {
                 "opentelemetry": "opentelemetry-sdk",

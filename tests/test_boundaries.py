@@ -44,6 +44,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "edge/gateway/batching/runner.py": {"request": 5},
     "edge/gateway/batching/scheduler.py": {"request": 1},
     "edge/gateway/gateway.py": {"request": 2},
+    "edge/gateway/grpc/service.py": {"request": 1},
     "edge/gateway/http/app.py": {"request": 2},
     "edge/gateway/http/inside.py": {"thread": 1},
     "edge/gateway/infer.py": {"request": 4},

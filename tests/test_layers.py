@@ -13,7 +13,7 @@ from tests.sources import ROOT, parsed, sources
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer",
-             "PIL", "aiohttp", "jwt", "msgspec", "opentelemetry", "orjson"},
+             "PIL", "aiohttp", "grpc", "jwt", "msgspec", "opentelemetry", "orjson"},
     "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes",
               "msgspec", "numpy", "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn", "tensorboardX"},
     "federated": {"cryptography", "flwr", "msgspec", "numpy"},
@@ -25,8 +25,8 @@ BUILD = "lite_runtime/native/compile.py"
 COMPILING = ("lite_runtime/kernels/", "lite_runtime/native/simd.py", "lite_runtime/native/user.py", BUILD)
 # Flower changes between versions: one folder knows it. A device that learns installs Flower, but no converter.
 TRANSPORT = "federated/transport/"
-# A machine that serves needs neither converter nor trainer; one folder knows HTTP's library.
-GATEWAY, HTTP = "edge/gateway/", "edge/gateway/http/"
+# A machine that serves needs neither converter nor trainer; one folder knows HTTP's library, one gRPC's.
+GATEWAY, HTTP, GRPC = "edge/gateway/", "edge/gateway/http/", "edge/gateway/grpc/"
 # What `import lite_runtime` may load at once; the rest of LIBRARIES only inside functions.
 DEVICE = {"numpy"}
 
@@ -85,6 +85,7 @@ ONLY = {
     "flax": ("cloud/train/tasks/",),
     "flwr": (TRANSPORT,),
     "grain": ("cloud/data/_grain.py",),
+    "grpc": (GRPC,),
     "jax2onnx": ("cloud/train/tasks/",),
     "jwt": ("edge/gateway/operate/issuer.py",),
     "llvmlite": COMPILING,

@@ -39,7 +39,7 @@ from benchmarks.serving.subjects import SUBJECTS
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array
 
-__all__ = ["best_variants", "free_port", "main", "running"]
+__all__ = ["AGREE", "WARM", "Model", "Paired", "best_variants", "free_port", "main", "model_of", "running"]
 
 STARTING = 90.0
 """Seconds a server may take until its first answer."""
@@ -131,7 +131,7 @@ def running(
             process.wait()
 
 
-class _Model(NamedTuple):
+class Model(NamedTuple):
     """A model to serve: its files and input, one row, and ONNX Runtime's answer to it."""
 
     name: str
@@ -147,7 +147,8 @@ class _Model(NamedTuple):
         return Place(self.onnx, self.bundle, self.input, free_port(), threads, python)
 
 
-def _model(name: str, path: Path, folder: Path, connections: Sequence[int]) -> _Model:
+def model_of(name: str, path: Path, folder: Path, connections: Sequence[int]) -> Model:
+    """A network to serve, converted into the folder. Raises InputError if its batch dimension is fixed."""
     import onnxruntime
 
     import msedge
@@ -162,17 +163,17 @@ def _model(name: str, path: Path, folder: Path, connections: Sequence[int]) -> _
     bundle = folder / f"{path.stem}.mslite"
     msedge.convert(path, output=bundle)
     expected = session.run(None, {given.name: x})[0].ravel()
-    return _Model(name, path.resolve(), bundle, given.name, x, expected, connections)
+    return Model(name, path.resolve(), bundle, given.name, x, expected, connections)
 
 
-def _check(contender: Contender, place: Place, model: _Model, form: str) -> None:
+def _check(contender: Contender, place: Place, model: Model, form: str) -> None:
     status, body = _post(place.port, contender.ask[form](place, model.x))
     found, expected = contender.read(body, form) if status == 200 else None, model.expected
     if found is None or found.size != expected.size or np.abs(found - expected).max() > AGREE * np.abs(expected).max():
         raise MsedgeError(f"{contender.name}, {form}: a wrong answer ({status}): {body[:300]!r}")
 
 
-def _tried(contender: Contender, python: str, model: _Model, variant: str, args: argparse.Namespace) -> dict[str, Any]:
+def _tried(contender: Contender, python: str, model: Model, variant: str, args: argparse.Namespace) -> dict[str, Any]:
     """Requests per second by form with one setting, and how many rows its calls had; or why it did not work."""
     place, most = model.place(python, args.threads), max(model.connections)
     found: dict[str, Any] = {}
@@ -231,7 +232,7 @@ class Paired(NamedTuple):
 
 
 def _measured(
-    contender: Contender, python: str, model: _Model, form: str, variant: str, args: argparse.Namespace
+    contender: Contender, python: str, model: Model, form: str, variant: str, args: argparse.Namespace
 ) -> list[Any]:
     """For each number of connections, ours and theirs."""
     ours = CONTENDERS[0]
@@ -272,7 +273,7 @@ def _row(name: str, form: str, connections: int, loads: Sequence[Load]) -> dict[
     }  # fmt: skip
 
 
-def _ceiling(model: _Model, threads: int) -> float:
+def _ceiling(model: Model, threads: int) -> float:
     """Rows per second in this process, the median of ten half seconds."""
     import lite_runtime
 
@@ -288,7 +289,7 @@ def _ceiling(model: _Model, threads: int) -> float:
     return median(rates)
 
 
-def _run(model: _Model, found: Sequence[tuple[Contender, str]], journal: Journal, args: argparse.Namespace) -> Any:
+def _run(model: Model, found: Sequence[tuple[Contender, str]], journal: Journal, args: argparse.Namespace) -> Any:
     """All measurements of one model."""
     forms, trials, best = args.forms.split(","), {}, {}
     for contender, python in found:
@@ -365,7 +366,7 @@ def _all(args: argparse.Namespace) -> dict[str, Any]:
                 path = Path(folder) / f"{name}.onnx"
                 subject.write(path)
                 sources[name] = (path, counts or subject.connections)
-        models = [_model(name, path, Path(folder), chosen) for name, (path, chosen) in sources.items()]
+        models = [model_of(name, path, Path(folder), chosen) for name, (path, chosen) in sources.items()]
         runs = [_run(model, found, journal, args) for model in models]
     if not all(run["rows"] for run in runs):
         raise MsedgeError(f"expected at least one server to compare with, got none that worked: {runs}")

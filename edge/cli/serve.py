@@ -1,4 +1,4 @@
-"""`msedge serve`: serve models over HTTP; `msedge token`: manage the tokens of its clients."""
+"""`msedge serve`: serve models over HTTP and gRPC; `msedge token`: manage the tokens of its clients."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ def serve(
     port: Annotated[
         str | None, typer.Option("--port", metavar="PORT", help="Port to listen on; 0: any free port; default: 8000.")
     ] = None,
+    grpc_port: Annotated[
+        str | None,
+        typer.Option("--grpc-port", metavar="PORT", help="Port for gRPC, such as 8001; 0: any; default: none."),
+    ] = None,
     threads: Annotated[
         str | None, typer.Option("--threads", metavar="N", help="Threads that compute; 0: one per processor.")
     ] = None,
@@ -54,14 +58,14 @@ def serve(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Serve models over HTTP (Open Inference Protocol 2), with dynamic batching.
+    """Serve models over HTTP and gRPC (Open Inference Protocol 2), with dynamic batching.
 
     A setting is taken from the command line, else from a variable MSEDGE_SERVE_…, else from the file, else it has its
     default. After SIGTERM the accepted requests are answered before the server exits; exit code 1 if that took too
     long.
     """
     begun = perf_counter()
-    settings = _settings(models or [], {"host": host, "port": port, "threads": threads}, config)
+    settings = _settings(models or [], {"host": host, "port": port, "grpc.port": grpc_port, "threads": threads}, config)
     if print_config:
         from edge.gateway.operate.sources import print_config as text
 
@@ -78,12 +82,14 @@ def serve(
 
     from edge.gateway.http.serving import serve as run
 
-    def ready(address: str) -> None:
+    def ready(address: str, grpc: str = "") -> None:
         seconds = perf_counter() - begun
         if as_json:
-            emit({"address": address, "seconds": seconds})
+            emit({"address": address, **({"grpc": grpc} if grpc else {}), "seconds": seconds})
             sys.stdout.flush()
         if plain:  # otherwise the log has a line about it: every line on stderr is an object
+            if grpc:
+                say(f"gRPC at {grpc}")
             say(f"serving at {address} after {seconds:.2f} s; {address}/docs to try it, {address}/status to watch it")
             _tell_of_kernels()
 

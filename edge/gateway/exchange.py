@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from math import inf
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Answer", "Ask", "Desk"]
+from edge.gateway.ports import Ports
+from edge.gateway.protocol.body import BODY
+from edge.gateway.protocol.request import Request
+from edge.gateway.protocol.response import Reply
+from lite_runtime.graph import Array
+
+__all__ = ["Answer", "Ask", "Desk", "Form"]
+
+
+class Form(Protocol):
+    """How a transport writes requests and replies; `fields` and `body` are those of an `Ask`."""
+
+    def size(self, fields: Mapping[str, str], body: memoryview) -> int:
+        """How many bytes `read` parses; tensors that are used in place do not count. Raises GatewayError (400)."""
+
+    def read(self, fields: Mapping[str, str], body: memoryview, ports: Callable[[str], Ports]) -> Request:
+        """The request, checked against the ports of its signature; any thread. Raises GatewayError: see
+        `protocol.request.read`."""
+
+    def write(
+        self, model: str, version: str, request: Request, outputs: Mapping[str, Array], ports: Ports,
+        notes: Mapping[str, Any], labels: Sequence[str] | None,
+    ) -> Reply:  # fmt: skip
+        """The reply: see `protocol.response.write`."""
+
+    def error(self, text: str) -> bytes:
+        """The reply that says why there is none."""
+
+    def call(self, model: str) -> tuple[str, str]:
+        """What the log calls a request for a model: its method and path."""
 
 
 class Ask(NamedTuple):
-    """An infer request as received over HTTP. `fields`: header fields by name in lower case; `peer`: the client's
-    address, "" if it has none; `body`: bytes without content coding, which do not change until the answer;
-    `certificate`: the name in the client's verified certificate, "" without one."""
+    """An infer request as received. `fields`: header fields (over gRPC: metadata) by name in lower case; `peer`: the
+    client's address, "" if it has none; `body`: bytes without content coding, which do not change until the answer, and
+    their `form`; `certificate`: the name in the client's verified certificate, "" without one; `deadline`: the time of
+    `time.perf_counter` after which the transport needs no answer."""
 
     model: str
     version: str
@@ -19,11 +50,13 @@ class Ask(NamedTuple):
     body: memoryview
     peer: str
     certificate: str = ""
+    form: Form = BODY
+    deadline: float = inf
 
 
 class Answer(NamedTuple):
-    """A reply: its body in parts, the length of the JSON before binary data (None: all is JSON), further header
-    fields."""
+    """A reply: its status as of HTTP, its body in parts, the length of the JSON before binary data (None: all is JSON),
+    further header fields."""
 
     status: int
     parts: Sequence[bytes | memoryview]

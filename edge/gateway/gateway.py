@@ -84,7 +84,7 @@ _LEVELS: Mapping[str, str] = {
 
 
 class Gateway:
-    """Everything behind HTTP. All methods run on the event loop's thread: `start` first, `stop` last."""
+    """Everything behind HTTP and gRPC. All methods run on the event loop's thread: `start` first, `stop` last."""
 
     def __init__(self, settings: Settings, log: Log | None = None) -> None:
         self.settings = settings
@@ -240,7 +240,7 @@ class Gateway:
     def refusal(self, ask: Ask, error: Exception) -> Answer:
         """See `exchange.Desk`."""
         identity = self.ids.of(ask.fields.get("x-request-id"))
-        answer = refused(error, identity)
+        answer = refused(error, identity, ask)
         self.statistics.refused["infer", answer.status] += 1
         if self.watching:
             self.ended(ask, identity, answer.status, 0.0, None, None)
@@ -255,7 +255,8 @@ class Gateway:
         if not self.gate.open:
             with self._telling(ask):
                 grant = self.gate.check("infer", self.client(ask), ask.fields.get("authorization"))
-                grant.demand_model(ask.model)
+                if ask.model:  # over gRPC, it is in the message, which has not been read yet
+                    grant.demand_model(ask.model)
                 if ask.body:  # a request is counted once, also if it is admitted before its body is read
                     self.gate.quotas.take(grant)
 
@@ -365,10 +366,9 @@ class Gateway:
                 self.tracer.record(context, f"infer {ask.model}", job, about, status_)
         if self.log.wants_request(status_):
             more = {"trace": context.trace} if context is not None else {}
-            path = f"/v2/models/{ask.model}/infer"
             if not self.gate.open:
                 more["who"] = self.gate.who(ask.fields.get("authorization"))
-            self.log.request(identity, "POST", path, status_, seconds, self.client(ask), **more)
+            self.log.request(identity, *ask.form.call(ask.model), status_, seconds, self.client(ask), **more)
 
     def bug(self, error: BaseException, where: str, **facts: Any) -> None:
         """Report an internal error: the details go to the log, not to clients."""

@@ -1,4 +1,4 @@
-"""One inference, from the body of the request to the body of the reply."""
+"""One inference, from the request to the reply."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import orjson
-
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.job import Job
 from edge.gateway.models.entry import Asleep
 from edge.gateway.models.served import Served
 from edge.gateway.protocol.elements import texts
-from edge.gateway.protocol.request import Request, read
-from edge.gateway.protocol.response import write
+from edge.gateway.protocol.request import Request
 from edge.gateway.sequences.registry import Key, Step
 from lite_runtime.errors import InputError, MsedgeError
 
@@ -34,11 +31,8 @@ __all__ = ["DEVICE", "LABEL", "Exchange", "Host", "refused"]
 
 DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
 """Header fields: the device whose personal version is requested (like `parameters.device`), and the model's label."""
-_LENGTH = "inference-header-content-length"
 LARGE = 256 << 10
 """Bytes of JSON that the loop's thread parses itself: a millisecond's work at most."""
-_RAW = ("image/", "audio/")
-"""Media types of bodies that are the bytes of the only input, without the protocol's JSON."""
 
 
 T = TypeVar("T")
@@ -151,23 +145,20 @@ class Exchange:
         ask = self._ask
         served.acquire(self._arrived)
         self._served = served
-        length = _header_length(ask.fields)
-        if (len(ask.body) if length is None else length) > LARGE:
-            self._later(self._read, served, length)
+        if ask.form.size(ask.fields, ask.body) > LARGE:
+            self._later(self._read, served)
         else:
-            self._go(served, read(ask.body, length, served.ports_for))
+            self._go(served, ask.form.read(ask.fields, ask.body, served.ports_for))
 
-    async def _read(self, served: Served, length: int | None) -> None:
+    async def _read(self, served: Served) -> None:
         """Parse large JSON on another thread, so that other requests are served at the same time."""
-        body, ports = self._ask.body, served.ports_for
-        self._go(served, await self._gateway.aside(lambda _: read(body, length, ports), None))
+        ask, ports = self._ask, served.ports_for
+        self._go(served, await self._gateway.aside(lambda _: ask.form.read(ask.fields, ask.body, ports), None))
 
     def _go(self, served: Served, request: Request) -> None:
         """Pass the parsed request on to the model."""
         ask, parameters = self._ask, request.parameters
         self._request = request
-        if not parameters and request.binary and "application/json" in ask.fields.get("accept", ""):
-            request.binary = False  # a raw body does not select outputs
         timeout, signature = parameters.get("timeout", 0), parameters.get("signature", served.first)
         job = self._job = Job(
             request.inputs,
@@ -176,7 +167,7 @@ class Exchange:
             arrived=self._arrived,
             signature=signature if signature in served.ports else served.first,
             priority=parameters.get("priority", 0) or served.config.priority,
-            deadline=self._arrived + timeout * 1e-6 if timeout else inf,
+            deadline=min(ask.deadline, self._arrived + timeout * 1e-6 if timeout else inf),
             device=ask.fields.get(DEVICE) or parameters.get("device", ""),
         )
         if _piped(served, job.signature) or (job.device and not self._gateway.at_hand(job, served, ask)):
@@ -276,7 +267,8 @@ class Exchange:
         assert request is not None
         try:
             ports = served.ports_for(job.signature)
-            reply = write(served.name, served.version, request, outputs, ports, job.notes, served.labels.get(""))
+            labels = served.labels.get("")
+            reply = self._ask.form.write(served.name, served.version, request, outputs, ports, job.notes, labels)
             if sum(map(len, reply.parts)) > gateway.settings.limits.reply:
                 most = gateway.settings.limits.reply
                 raise GatewayError(413, f"the reply is larger than {most} bytes; ask for fewer outputs or rows")
@@ -310,22 +302,22 @@ class Exchange:
         self._close()
         if gateway.watching or status == 500:
             gateway.ended(self._ask, self._identity, status, now - self._arrived, self._job, served)
-        self._reply(refused(error, self._identity))
+        self._reply(refused(error, self._identity, self._ask))
 
     def _close(self) -> None:
         self._answered = True
         self._gateway.under_way -= 1
 
 
-def refused(error: BaseException, identity: str) -> Answer:
-    """The reply for an error."""
+def refused(error: BaseException, identity: str, ask: Ask) -> Answer:
+    """The reply to a request that failed."""
     status, text, retry = _told(error)
     fields = [("X-Request-ID", identity)]
     if retry is not None:
         fields.append(("Retry-After", str(max(1, round(retry)))))
     if status == 401:
         fields.append(("WWW-Authenticate", 'Bearer realm="msedge"'))
-    return Answer(status, [orjson.dumps({"error": text})], None, fields)
+    return Answer(status, [ask.form.error(text)], None, fields)
 
 
 def _piped(served: Served, signature: str) -> bool:
@@ -342,13 +334,3 @@ def _told(error: BaseException) -> tuple[int, str, float | None]:
     if isinstance(error, MsedgeError):
         return 500, str(error), None
     return 500, "internal server error; the gateway's log has the details", None
-
-
-def _header_length(fields: Mapping[str, str]) -> int | None:
-    """The number of bytes of JSON according to the header. Raises GatewayError (400) if it is not a number."""
-    text = fields.get(_LENGTH)
-    if text is None:
-        return 0 if fields.get("content-type", "").lower().startswith(_RAW) else None
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise GatewayError(400, f"Inference-Header-Content-Length: expected a number of bytes, got {text[:40]!r}")
-    return int(text)

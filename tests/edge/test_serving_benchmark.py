@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections import Counter
@@ -13,7 +14,7 @@ import onnx
 import pytest
 
 from benchmarks.serving import __main__ as serving
-from benchmarks.serving import environments, page
+from benchmarks.serving import environments, over_grpc, page
 from benchmarks.serving.contenders import CONTENDERS, ROWS, Place
 from benchmarks.serving.peers._session import Session
 from benchmarks.serving.subjects import SUBJECTS
@@ -75,7 +76,7 @@ def test_a_fixed_batch_is_refused(tmp_path: Path) -> None:
 
     onnx.save(lstm2(), tmp_path / "fixed.onnx")
     with pytest.raises(InputError, match="open batch"):
-        serving._model("fixed", tmp_path / "fixed.onnx", tmp_path, (1,))
+        serving.model_of("fixed", tmp_path / "fixed.onnx", tmp_path, (1,))
 
 
 def test_environments_are_found_and_their_versions_asked(tmp_path: Path) -> None:
@@ -138,3 +139,35 @@ def test_the_page_is_written_between_its_marks(tmp_path: Path) -> None:
     assert made == f"a\n<!-- figures: begin -->\n{page.figures(TOLD)}\n<!-- figures: end -->\nz\n"
     assert json.loads((tmp_path / "serving.json").read_text()) == TOLD
     assert "net, 16 connections" in (tmp_path / "serving.svg").read_text()
+
+
+H2LOAD = """finished in 3.00s, 797.50 req/s, 222.87KB/s
+requests: 1595 total, 1595 started, 1595 done, 1595 succeeded, 0 failed, 0 errored, 0 timeout
+status codes: 1595 2xx, 0 3xx, 0 4xx, 0 5xx
+traffic: 445.74KB (456442) total, 7.24KB (7410) headers (space savings 96.14%), {data} data
+"""
+
+
+def test_replies_over_grpc_are_counted_by_their_length() -> None:
+    """A refusal has the status 200 too, and no message."""
+    spent = [0.001] * 99 + [0.1]
+    load = over_grpc.summary(H2LOAD.format(data=f"444KB ({1595 * 205})"), spent, 200, 2.0)
+    assert (load.rate, load.p50, load.failures) == (1595 / 2, 0.001, 0)
+    half = over_grpc.summary(H2LOAD.format(data=f"222KB ({800 * 205})"), spent, 200, 2.0)
+    assert (half.rate, half.failures) == (400, 795)
+    with pytest.raises(MsedgeError, match="h2load gave no result"):
+        over_grpc.summary("error", [], 200, 2.0)
+
+
+@pytest.mark.parametrize("form", over_grpc.FORMS)
+def test_requests_over_grpc_hold_the_input(form: str) -> None:
+    from tritonclient.grpc import service_pb2
+
+    x = np.random.default_rng(0).random((1, 3), np.float32)
+    (one,) = (found := service_pb2.ModelInferRequest.FromString(over_grpc.FORMS[form](PLACE, x))).inputs
+    held = {
+        "raw": lambda: found.raw_input_contents[0],
+        "typed": lambda: np.array(one.contents.fp32_contents, np.float32).tobytes(),
+        "base64": lambda: base64.b64decode(one.contents.bytes_contents[0]),
+    }
+    assert held[form]() == x.tobytes() and (found.model_name, one.name) == ("model", "x")

@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.gateway import Gateway
@@ -29,9 +30,14 @@ SWITCH = 2e-4
 """Python's switch interval in seconds: short, so that a finished batch is noticed soon."""
 
 
-async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
-    """Serve until SIGTERM or SIGINT; `ready` is called with the address. Returns whether all accepted requests were
-    answered.
+class _Server(Protocol):
+    async def drain(self, seconds: float) -> bool: ...
+    async def stop(self) -> None: ...
+
+
+async def serve(settings: Settings, ready: Callable[..., None]) -> bool:
+    """Serve until SIGTERM or SIGINT; `ready` is called with the address, and with that of gRPC, HOST:PORT, if there is
+    one. Returns whether all accepted requests were answered.
 
     Raises GatewayError if the server cannot start.
     """
@@ -40,11 +46,12 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, leaving.set)
     sys.setswitchinterval(SWITCH)
-    _make_room(settings.limits.connections)
+    _make_room(settings.limits.connections * (2 if settings.grpc.port >= 0 else 1))
     gateway = Gateway(settings)
     logging.captureWarnings(True)
     logging.getLogger().addHandler(Forward(gateway.log))
     server = HttpServer(gateway)
+    servers: list[_Server] = [server]
     certificates = Certificates(settings.tls) if settings.tls.certificate else None
     if certificates is not None:
         gateway.watch(certificates.refresh)
@@ -55,23 +62,30 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
         context = certificates.context if certificates is not None else None
         host, port = await server.start(settings.host, settings.port, context)
         scheme = "https" if certificates is not None else "http"
+        addresses = [f"{scheme}://{_joined(host, port)}"]
+        if settings.grpc.port >= 0:
+            from edge.gateway.grpc.server import GrpcServer
+
+            remote = GrpcServer(gateway)
+            addresses.append(_joined(*await remote.start(settings.host, settings.grpc.port, certificates)))
+            servers.append(remote)
         await _first(begun, leaving)
         gateway.check_named()
         for why in exposures(settings):
             gateway.log.event("warning", why)
-        address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        gateway.log.event("info", "serving", address=address)
-        ready(address)
+        gateway.log.event("info", "serving", **dict(zip(("address", "grpc"), addresses, strict=False)))
+        ready(*addresses)
         gc.collect()
         gc.freeze()  # objects that live as long as the server need not be scanned by the garbage collector
         await leaving.wait()
         gateway.log.event("info", "draining", under_way=gateway.under_way)
-        drained, answered = await asyncio.gather(gateway.drain(settings.drain), server.drain(settings.drain))
-        gateway.log.event("info", "stopped", answered_all=drained and answered)
-        return drained and answered
+        answered = all(await asyncio.gather(*(one.drain(settings.drain) for one in (gateway, *servers))))
+        gateway.log.event("info", "stopped", answered_all=answered)
+        return answered
     finally:
         begun.cancel()
-        await server.stop()
+        for one in servers:
+            await one.stop()
         await gateway.stop()
 
 
@@ -86,6 +100,10 @@ def exposures(settings: Settings) -> Iterator[str]:
         yield "tokens are sent without encryption; set tls.certificate, unless a proxy in front encrypts"
     if settings.personal.store and not secret:
         yield "every client may ask as any device of personal.store; set access.tokens"
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _make_room(connections: int) -> None:

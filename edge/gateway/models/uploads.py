@@ -1,4 +1,5 @@
-"""Files in a load request: `"file:1/model.mslite": "<base64>"`, with paths as in a model's folder."""
+"""Files in a load request: `"file:1/model.mslite": "<base64>"`, with paths as in a model's folder. Over gRPC, they are
+bytes."""
 
 from __future__ import annotations
 
@@ -30,6 +31,8 @@ def files_of(parameters: Mapping[str, Any]) -> dict[str, bytes]:
 def _content(key: str, value: Any) -> bytes:
     if not _PATH.match(key.removeprefix(PREFIX)):
         raise GatewayError(400, f"{shown(key)}: expected {PREFIX}VERSION/{BUNDLE} or {PREFIX}{CONFIG}")
+    if isinstance(value, bytes):
+        return value
     try:
         if isinstance(value, str):
             return base64.b64decode(value, validate=True)

@@ -19,7 +19,9 @@ from msgspec import Meta, field
 from edge.gateway.errors import GatewayError
 from federated.tables import Fraction, Reader, Table
 
-__all__ = ["Access", "Batching", "Limits", "Logs", "Personal", "Repository", "Sequences", "Settings", "Tls", "Traces"]
+__all__ = [
+    "Access", "Batching", "Grpc", "Limits", "Logs", "Personal", "Repository", "Sequences", "Settings", "Tls", "Traces",
+]  # fmt: skip
 
 _BYTES = "bytes, from 1 to 2^50, such as 65536 or '64MiB'"
 _BYTES_OR_NONE = "bytes up to 2^50, such as '2GiB'; 0: no cap"
@@ -43,6 +45,8 @@ Origins = Annotated[
 ]
 Host = Annotated[str, Meta(pattern=r"\A[\w!-~]+\Z", description="a host or an address")]
 Port = Annotated[int, Meta(ge=0, le=65535, description="a port from 0 to 65,535 (0: any free port)")]
+_PORT_OR_NONE = "a port from 0 to 65,535 (0: any free port), or -1: none"
+PortOrNone = Annotated[int, Meta(ge=-1, le=65535, description=_PORT_OR_NONE)]
 Url = Annotated[str, Meta(pattern=r"\A(?:https?://|\Z)", description="an address http(s)://…, or none")]
 
 
@@ -99,6 +103,19 @@ class Limits(_Section, frozen=True):
     """Most connections that may be open at once."""
     peer_connections: CountOrNone = 0
     """Most connections of one address, trusted proxies excepted; 0: half of all."""
+
+
+class Grpc(_Section, frozen=True):
+    """gRPC, beside HTTP: at the same host, with the same limits, certificates and access control."""
+
+    port: PortOrNone = -1
+    """-1: no gRPC."""
+    calls: Count = 4096
+    """Most calls at once; a stream is one."""
+    stream_requests: Count = 64
+    """Requests of one stream that may wait for their replies; no more of it is read until then."""
+    keepalive: Seconds = 60.0
+    """Seconds without a message after which a client is pinged; one that does not answer is disconnected."""
 
 
 class Tls(_Section, frozen=True):
@@ -187,6 +204,7 @@ class Settings(_Section, frozen=True):
     repository: Repository = Repository()
     batching: Batching = Batching()
     limits: Limits = Limits()
+    grpc: Grpc = Grpc()
     tls: Tls = Tls()
     access: Access = Access()
     logs: Logs = Logs()

@@ -8,27 +8,37 @@ import ssl
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.operate.settings import Tls
 
-__all__ = ["Certificates", "certificate_name"]
+__all__ = ["Certificates", "Pems", "certificate_name"]
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Ciphers for TLS 1.2: forward secrecy and authenticated encryption, as in Mozilla's "intermediate" list without DHE.
 All ciphers of TLS 1.3 have both."""
 
 
+class Pems(NamedTuple):
+    """What the files of a server hold, for libraries that do not take a context; client_ca: empty for none."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes
+
+
 class Certificates:
-    """`context` is for the listening socket. Call `refresh` on SIGHUP and periodically: later connections use the
-    current files. Raises GatewayError for files that are missing, damaged or do not belong together."""
+    """`context` is for the listening socket, `files` has the same as bytes. Call `refresh` on SIGHUP and periodically:
+    later connections use the current files. Raises GatewayError for files that are missing, damaged or do not belong
+    together."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls, self._stamp = tls, _stamp(tls)
         self.expires = _expires(tls)
         """When the certificate in use expires, in seconds since 1970."""
-        self._current = _context(tls)
+        self._current, self.files = _context(tls), _pems(tls)
         self.context = _context(tls)
         self.context.sni_callback = self._choose
 
@@ -39,12 +49,12 @@ class Certificates:
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        made, expires = _context(self._tls), _expires(self._tls)
+        made, files, expires = _context(self._tls), _pems(self._tls), _expires(self._tls)
         if expires < time.time() and expires < self.expires:
             when = datetime.fromtimestamp(expires, UTC).isoformat(sep=" ", timespec="minutes")
             raise GatewayError(500, f"tls: the new certificate in {self._tls.certificate!r} expired at {when}; the one"
                                " before stays in use")  # fmt: skip
-        self._current, self.expires = made, expires
+        self._current, self.files, self.expires = made, files, expires
         return True
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
@@ -99,6 +109,14 @@ def _demand_clients(context: ssl.SSLContext, authorities: str) -> None:
     # A resumed session is not checked again: it would stay valid after its certificate's authority was removed.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
+
+
+def _pems(tls: Tls) -> Pems:
+    paths = (tls.certificate, tls.key, tls.client_ca)
+    try:
+        return Pems(*(Path(path).read_bytes() if path else b"" for path in paths))
+    except OSError as error:
+        raise GatewayError(500, f"tls: cannot read {error.filename!r}: {error.strerror}") from error
 
 
 def _no_password() -> NoReturn:

@@ -5,18 +5,18 @@ The body is JSON, or JSON followed by the tensors that were requested as binary 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
-from edge.gateway.ports import Ports
+from edge.gateway.ports import Port, Ports
 from edge.gateway.protocol.classification import CLASSES, classify
 from edge.gateway.protocol.elements import to_bytes, to_json
 from edge.gateway.protocol.request import Request
 from lite_runtime.graph import Array
 
-__all__ = ["Reply", "write"]
+__all__ = ["Chosen", "Reply", "chosen", "write"]
 
 
 class Reply(NamedTuple):
@@ -27,6 +27,26 @@ class Reply(NamedTuple):
 
     parts: list[bytes | memoryview]
     header_length: int | None
+
+
+class Chosen(NamedTuple):
+    """An output to be sent; binary: as bytes."""
+
+    name: str
+    port: Port
+    array: Array
+    binary: bool
+
+
+def chosen(
+    request: Request, outputs: Mapping[str, Array], ports: Ports, labels: Sequence[str] | None
+) -> Iterator[Chosen]:
+    """The requested outputs in the requested order, or all in the model's order: see `write`."""
+    for name, binary, count in request.wanted or [(name, None, 0) for name in ports.outputs]:
+        port, array = ports.outputs[name], outputs[name]
+        if count:
+            array, port = classify(array, count, ports.batched, labels, name), CLASSES
+        yield Chosen(name, port, array, request.binary if binary is None else binary)
 
 
 def write(
@@ -51,12 +71,9 @@ def write(
     if notes:
         reply["parameters"] = notes
     parts: list[bytes | memoryview] = [b""]
-    for name, binary, count in request.wanted or [(name, None, 0) for name in ports.outputs]:
-        port, array = ports.outputs[name], outputs[name]
-        if count:
-            array, port = classify(array, count, ports.batched, labels, name), CLASSES
+    for name, port, array, binary in chosen(request, outputs, ports, labels):
         entry: dict[str, Any] = {"name": name, "datatype": port.datatype, "shape": array.shape}
-        if request.binary if binary is None else binary:
+        if binary:
             raw = to_bytes(array, port)
             entry["parameters"] = {"binary_data_size": len(raw)}
             parts.append(raw)

@@ -96,7 +96,9 @@ def test_kubernetes() -> None:
     ):
         assert selector.items() <= labels.items()
     assert pod["terminationGracePeriodSeconds"] > settings.drain + 5
-    assert settings.port == container["ports"][0]["containerPort"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": settings.port, "grpc": settings.grpc.port}
+    assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} == set(ports)
     assert pod["enableServiceLinks"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"] == {
