@@ -87,7 +87,7 @@ ONLY = {
     "grain": ("cloud/data/_grain.py",),
     "grpc": (GRPC,),
     "jax2onnx": ("cloud/train/tasks/",),
-    "jwt": ("edge/gateway/operate/issuer.py",),
+    "jwt": ("edge/gateway/access/issuer.py",),
     "llvmlite": COMPILING,
     "numba": COMPILING,
     "opentelemetry": ("edge/gateway/operate/",),

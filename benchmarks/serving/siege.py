@@ -40,7 +40,7 @@ import numpy as np
 
 from benchmarks.serving.client import Connection, Reply, infer, outputs, request
 from benchmarks.serving.soak import WIDTH, scaled
-from edge.gateway.operate import tokens
+from edge.gateway.access import tokens
 from lite_runtime.graph import Array
 
 __all__ = ["Siege", "main"]

@@ -183,7 +183,7 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Create a token and print it. It is shown only once: the file stores only its hash."""
-    from edge.gateway.operate.tokens import add as make
+    from edge.gateway.access.tokens import add as make
 
     token = make(tokens, name, scope, days=days, models=model, devices=device or (), rate=rate)
     if as_json:
@@ -198,7 +198,7 @@ def revoke(
     tokens: Tokens = _TOKENS,
 ) -> None:
     """Revoke a token; gateways notice within two seconds."""
-    from edge.gateway.operate.tokens import revoke as remove
+    from edge.gateway.access.tokens import revoke as remove
 
     remove(tokens, name)
     say(f"the token of {name} is no longer valid")
@@ -208,7 +208,7 @@ def listed(tokens: Tokens = _TOKENS, as_json: Json = False) -> None:
     """List the tokens: owners, scopes, expiry."""
     from datetime import UTC, datetime
 
-    from edge.gateway.operate.tokens import listed as read
+    from edge.gateway.access.tokens import listed as read
 
     found = read(tokens)
     if as_json:

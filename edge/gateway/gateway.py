@@ -15,6 +15,9 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from edge.gateway.access.gate import Gate
+from edge.gateway.access.grants import Grant
+from edge.gateway.access.peers import Peers
 from edge.gateway.batching.admission import Limits
 from edge.gateway.batching.runner import LADDER, ModelRunner, Runner
 from edge.gateway.batching.scheduler import Scheduler
@@ -24,17 +27,12 @@ from edge.gateway.infer import Exchange, refused
 from edge.gateway.job import Job
 from edge.gateway.models.describe import metadata
 from edge.gateway.models.loading import Loader
-from edge.gateway.models.registry import Registry
 from edge.gateway.models.repository import Options, Repository
 from edge.gateway.models.served import Served, Shapes
-from edge.gateway.models.sources import Files, Folder, Source
 from edge.gateway.models.uploads import files_of
-from edge.gateway.models.watching import SourceState
-from edge.gateway.operate.access import Gate, Grant
 from edge.gateway.operate.exposition import expose
 from edge.gateway.operate.logs import Log, RequestIds
 from edge.gateway.operate.metrics import Gauges, LoopLag, families
-from edge.gateway.operate.peers import Peers
 from edge.gateway.operate.room import Room, memory_limit
 from edge.gateway.operate.settings import Settings
 from edge.gateway.operate.statistics import Statistics
@@ -46,6 +44,9 @@ from edge.gateway.protocol.numbers import prepare
 from edge.gateway.protocol.parameters import LONGEST
 from edge.gateway.sequences.registry import Key, Sequences
 from edge.gateway.sequences.registry import Limits as SequenceLimits
+from edge.gateway.sources.listing import Files, Folder, Source
+from edge.gateway.sources.registry import Registry
+from edge.gateway.sources.watching import SourceState
 
 if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
@@ -421,8 +422,9 @@ class Gateway:
             personal_hits={s.name: self._figures(s).get("hits", 0) for s in served},
             personal_misses={s.name: self._figures(s).get("misses", 0) for s in served},
             sources=self._sources(),
-            room=(self.room.taken, self.room.most),
-            expiry=self.expiry(),
+            body_bytes=self.room.taken,
+            body_limit=self.room.most,
+            expiry=self.expiry() or 0.0,
             evicted=self.evicted(),
             under_way=self.under_way,
             log_dropped=self.log.dropped,

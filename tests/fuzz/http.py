@@ -467,7 +467,7 @@ async def _run(server: Server, secured: Server, folder: Path, told: argparse.Nam
 
 def fuzz(told: argparse.Namespace) -> Summary:
     """Start servers, play the cases, end the servers."""
-    from edge.gateway.operate.tokens import add
+    from edge.gateway.access.tokens import add
 
     summary, begun = Summary(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="msedge-fuzz-") as name:

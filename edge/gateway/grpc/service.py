@@ -12,6 +12,7 @@ import grpc
 import orjson
 from google.protobuf import json_format
 
+from edge.gateway.access.grants import Grant, matches
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.gateway import Gateway
@@ -21,7 +22,6 @@ from edge.gateway.grpc.messages import INFERENCE, message, parsed
 from edge.gateway.grpc.stream import Stream
 from edge.gateway.infer import LARGE
 from edge.gateway.models.entry import Asleep
-from edge.gateway.operate.access import Grant, matches
 from edge.gateway.operate.room import Held
 
 __all__ = ["METHODS", "Method", "Service"]

@@ -12,6 +12,7 @@ import orjson
 from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.web_protocol import RequestHandler
 
+from edge.gateway.access.grants import Grant, matches
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.gateway import Gateway
@@ -19,7 +20,6 @@ from edge.gateway.http.bodies import object_in, read_body
 from edge.gateway.http.compression import compressed
 from edge.gateway.http.crowd import Crowd
 from edge.gateway.models.entry import Asleep
-from edge.gateway.operate.access import Grant, matches
 from edge.gateway.operate.room import Held
 from edge.gateway.operate.tls import certificate_name
 from edge.gateway.pages.operations import OPERATIONS, REQUEST_HEADERS, Operation

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from edge.gateway.access.addresses import is_loopback
 from edge.gateway.errors import GatewayError
 from edge.gateway.gateway import Gateway
 from edge.gateway.http.server import HttpServer
-from edge.gateway.operate.access import is_loopback
 from edge.gateway.operate.logs import Forward
 from edge.gateway.operate.settings import Settings
 from edge.gateway.operate.tls import Certificates

@@ -7,8 +7,8 @@ from typing import Any
 
 from edge.gateway.models.config import ModelConfig, Policy
 from edge.gateway.models.served import Served
-from edge.gateway.models.sources import BUNDLE
 from edge.gateway.ports import Port, Ports
+from edge.gateway.sources.listing import BUNDLE
 
 __all__ = ["PLATFORM", "configuration", "metadata"]
 

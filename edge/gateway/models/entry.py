@@ -13,7 +13,7 @@ from edge.gateway.models.config import ModelConfig
 from edge.gateway.models.names import shown, version_of
 from edge.gateway.models.served import Served
 from edge.gateway.models.shadow import Shadow
-from edge.gateway.models.sources import Candidate, Listing
+from edge.gateway.sources.listing import Candidate, Listing
 
 __all__ = ["AGAIN", "Asleep", "Entry", "Failure", "Full", "Offer", "unknown"]
 

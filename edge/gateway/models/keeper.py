@@ -17,7 +17,7 @@ from edge.gateway.models.loading import Loader
 from edge.gateway.models.memory import Resident, victims
 from edge.gateway.models.names import shown, version_of
 from edge.gateway.models.served import Served
-from edge.gateway.models.sources import Candidate
+from edge.gateway.sources.listing import Candidate
 
 __all__ = ["Keeper", "Options"]
 

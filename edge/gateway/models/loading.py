@@ -14,8 +14,8 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig
 from edge.gateway.models.selftest import self_test
 from edge.gateway.models.served import Factory, Served, signatures_of
-from edge.gateway.models.sources import Candidate
 from edge.gateway.sequences.stream import streams_of
+from edge.gateway.sources.listing import Candidate
 from lite_runtime import bundle
 from lite_runtime.errors import BundleError, MsedgeError
 

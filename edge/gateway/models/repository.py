@@ -22,8 +22,8 @@ from edge.gateway.models.keeper import Keeper, Options
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.names import check_name
 from edge.gateway.models.served import Served
-from edge.gateway.models.sources import Folder, Listing, Source, merged
-from edge.gateway.models.watching import SourceState, Watch
+from edge.gateway.sources.listing import Folder, Listing, Source, merged
+from edge.gateway.sources.watching import SourceState, Watch
 
 __all__ = ["Options", "Repository"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.names import shown
-from edge.gateway.models.sources import BUNDLE, CONFIG
+from edge.gateway.sources.listing import BUNDLE, CONFIG
 
 __all__ = ["PREFIX", "files_of", "unpack"]
 

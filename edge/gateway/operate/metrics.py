@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edge.gateway.models.watching import SourceState
 from edge.gateway.operate.exposition import Family
 from edge.gateway.operate.histograms import Histogram
 from edge.gateway.operate.statistics import FAILURES, ModelStatistics, Statistics
+from edge.gateway.sources.watching import SourceState
 
 __all__ = ["Gauges", "LoopLag", "families"]
 
@@ -40,10 +40,11 @@ class Gauges:
     """Sequences that clients have begun, by model and version."""
     sources: Sequence[SourceState] = ()
     """Folders, registries and stores that are read while serving."""
-    room: tuple[int, int] = (0, 0)
+    body_bytes: int = 0
+    body_limit: int = 0
     """Bytes that bodies and replies hold, and may hold."""
-    expiry: float | None = None
-    """When the certificate in use expires, in seconds since 1970; None: there is none."""
+    expiry: float = 0.0
+    """When the certificate in use expires, in seconds since 1970; 0: there is none."""
     evicted: Mapping[str, int] = field(default_factory=dict)
     """Connections that gave way so far, by reason."""
     sequence_bytes: int = 0
@@ -132,7 +133,7 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
     misses = [({"model": name}, n) for name, n in sorted(gauges.personal_misses.items())]
     up = [({"source": of.name}, float(of.state == "ok")) for of in gauges.sources]
     ages = [({"source": of.name}, of.age) for of in gauges.sources]
-    expiry: list[tuple[dict[str, str], float]] = [] if gauges.expiry is None else [({}, gauges.expiry)]
+    expiry: list[tuple[dict[str, str], float]] = [({}, gauges.expiry)] if gauges.expiry else []
     return [
         Family("msedge_certificate_expiry_timestamp_seconds", "gauge",
                "When the server's certificate expires, in seconds since 1970", expiry),
@@ -141,8 +142,8 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
         Family("msedge_refused_total", "counter", "Refused requests, by kind of request", refused),
         Family("msedge_personal_hits_total", "counter", "Requests answered by a personal version", hits),
         Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the common model", misses),
-        Family("msedge_body_bytes", "gauge", "Bytes held for bodies and replies", [({}, gauges.room[0])]),
-        Family("msedge_body_limit_bytes", "gauge", "Bytes that bodies and replies may hold", [({}, gauges.room[1])]),
+        Family("msedge_body_bytes", "gauge", "Bytes held for bodies and replies", [({}, gauges.body_bytes)]),
+        Family("msedge_body_limit_bytes", "gauge", "Bytes that bodies and replies may hold", [({}, gauges.body_limit)]),
         Family("msedge_evicted_total", "counter", "Connections that were closed to make room, by reason",
                [({"reason": why}, n) for why, n in sorted(gauges.evicted.items())]),
         Family("msedge_sequence_bytes", "gauge", "Bytes of the state of all sequences", [({}, gauges.sequence_bytes)]),

@@ -89,8 +89,6 @@ class Limits(_Section, frozen=True):
 
     body: Size = 64 << 20
     """Most bytes of a request, after decompression."""
-    bodies: SizeOrNone = 0
-    """Most bytes of all bodies and replies together; 0: 16 bodies, or a quarter of the memory that is left."""
     reply: Size = 256 << 20
     """Most bytes of a reply."""
     header_seconds: Seconds = 10.0
@@ -103,6 +101,8 @@ class Limits(_Section, frozen=True):
     """Most connections that may be open at once."""
     peer_connections: CountOrNone = 0
     """Most connections of one address, trusted proxies excepted; 0: half of all."""
+    bodies: SizeOrNone = 0
+    """Most bytes of all bodies and replies together; 0: 16 bodies, or a quarter of the memory that is left."""
 
 
 class Grpc(_Section, frozen=True):
@@ -140,12 +140,12 @@ class Access(_Section, frozen=True):
     """The audience that such tokens must be made for; needed with `issuer`."""
     devices: Literal["token", "certificate"] = "token"
     """What says which device a client is: its token (`msedge token add --device`), or the name in its certificate."""
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks (10.0.0.0/8) of proxies that are trusted to name their clients in X-Forwarded-For."""
     management: Literal["loopback", "token", "off"] = "loopback"
     """Who may load and unload models: clients on this machine; holders of a token with `manage`; nobody."""
     metrics: Literal["open", "loopback", "token", "off"] = "open"
     """Who may read metrics and the status page; `token`: with the scope `metrics`."""
-    proxies: tuple[str, ...] = ()
-    """Addresses or networks (10.0.0.0/8) of proxies that are trusted to name their clients in X-Forwarded-For."""
     cors: Origins = ()
     """Origins of web pages that a browser allows to read replies (CORS)."""
 

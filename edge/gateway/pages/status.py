@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, TypedDict
 
-from edge.gateway.models.watching import SourceState
 from edge.gateway.operate.histograms import ROWS, SECONDS, Histogram
 from edge.gateway.operate.statistics import Statistics
+from edge.gateway.sources.watching import SourceState
 
 __all__ = ["MOST", "REASONS", "Bars", "Latency", "ModelStatus", "Personal", "Shadowed", "Sourced", "Status", "status"]
 

@@ -13,11 +13,11 @@ import grpc
 import numpy as np
 import pytest
 
+from edge.gateway.access import tokens
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.grpc.calls import _address, code_of
 from edge.gateway.grpc.messages import message
 from edge.gateway.job import Job
-from edge.gateway.operate import tokens
 from edge.gateway.operate.logs import Log
 from edge.gateway.operate.settings import Logs
 from tests.edge.gateway.grpc.serving import call, caller, channel, listening, simple_request

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.gateway.operate import tokens
+from edge.gateway.access import tokens
 from tests.edge.gateway.http.raw import Raw, answer, request, scaled_request
 from tests.edge.gateway.live import Live, live, scaled
 

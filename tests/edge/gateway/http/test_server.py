@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge.gateway.access import tokens
 from edge.gateway.errors import GatewayError
 from edge.gateway.http.app import LARGE
 from edge.gateway.http.server import LINGER
 from edge.gateway.http.serving import exposures, serve
-from edge.gateway.operate import tokens
 from edge.gateway.operate.sources import resolve
 from edge.gateway.pages.operations import REQUEST_HEADERS
 from tests.edge.gateway.http.raw import Raw, request, scaled_request

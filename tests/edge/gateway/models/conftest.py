@@ -14,7 +14,7 @@ from edge.gateway.job import Job
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.repository import Options, Repository
 from edge.gateway.models.served import Served, Shapes
-from edge.gateway.models.sources import Folder
+from edge.gateway.sources.listing import Folder
 from lite_runtime import bundle
 from lite_runtime.graph import Graph, Node, StateUse, Value
 

@@ -15,7 +15,7 @@ from edge.gateway.job import Job
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.repository import Options, Repository
 from edge.gateway.models.served import Served, Shapes
-from edge.gateway.models.sources import Folder
+from edge.gateway.sources.listing import Folder
 
 
 def runner_of(served: Served, signature: str, shapes: Shapes, personal: bool) -> ModelRunner:

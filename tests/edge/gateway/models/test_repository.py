@@ -15,8 +15,8 @@ import pytest
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.entry import Asleep
 from edge.gateway.models.repository import Repository
-from edge.gateway.models.sources import Folder, Listing
 from edge.gateway.models.uploads import files_of
+from edge.gateway.sources.listing import Folder, Listing
 from tests.waiting import until
 
 

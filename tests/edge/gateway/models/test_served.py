@@ -17,7 +17,7 @@ from edge.gateway.models.loading import Loader
 from edge.gateway.models.selftest import self_test
 from edge.gateway.models.served import RUNNERS, Served
 from edge.gateway.models.shadow import MOST, Shadow, compared
-from edge.gateway.models.sources import Candidate, Folder
+from edge.gateway.sources.listing import Candidate, Folder
 from lite_runtime import bundle
 from lite_runtime.graph import Graph, Node, Value
 

@@ -234,7 +234,7 @@ def test_any_value_is_taken_or_refused(name: str, value: Any) -> None:
 def test_settings_and_tokens_cost_little_to_import() -> None:
     heavy = ("numpy", "aiohttp", "orjson", "prometheus_client", "opentelemetry", "ssl", "asyncio")
     code = (
-        "import sys; import edge.gateway.operate.sources, edge.gateway.operate.tokens;"
+        "import sys; import edge.gateway.operate.sources, edge.gateway.access.tokens;"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

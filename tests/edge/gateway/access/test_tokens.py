@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge.gateway.access import tokens
 from edge.gateway.errors import GatewayError
-from edge.gateway.operate import tokens
 
 
 @pytest.fixture

@@ -18,10 +18,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from edge.gateway.access.addresses import is_loopback
+from edge.gateway.access.grants import Grant
+from edge.gateway.access.tokens import SCOPES
+from edge.gateway.access.verified import Verified
 from edge.gateway.apart import Workers
 from edge.gateway.errors import GatewayError
-from edge.gateway.operate.access import Grant, Verified, is_loopback
-from edge.gateway.operate.tokens import SCOPES
 
 __all__ = ["Issuer"]
 

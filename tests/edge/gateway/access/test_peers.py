@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from edge.gateway.access.peers import Peers
 from edge.gateway.errors import GatewayError
-from edge.gateway.operate.peers import Peers
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from edge.gateway.apart import Workers
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig, parse_config
 from edge.gateway.models.names import check_name, is_name, shown, version_of
-from edge.gateway.models.sources import Candidate, Listing
+from edge.gateway.sources.listing import Candidate, Listing
 from federated.tables import Reader
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically

@@ -18,10 +18,10 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener, urlopen
 import numpy as np
 import pytest
 
+from edge.gateway.access import issuer as module
+from edge.gateway.access.gate import Gate
+from edge.gateway.access.issuer import Issuer
 from edge.gateway.errors import GatewayError
-from edge.gateway.operate import issuer as module
-from edge.gateway.operate.access import Gate
-from edge.gateway.operate.issuer import Issuer
 from edge.gateway.operate.settings import Access
 from tests.edge.gateway.http.raw import Raw, request, scaled_request
 from tests.edge.gateway.live import live, scaled

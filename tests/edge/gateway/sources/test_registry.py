@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.models.registry import Registry
+from edge.gateway.sources.registry import Registry
 from lite_runtime import bundle
 from tests.waiting import until
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from edge.gateway.apart import Workers
 from edge.gateway.errors import GatewayError
-from edge.gateway.models.sources import Listing, Source
+from edge.gateway.sources.listing import Listing, Source
 
 __all__ = ["SourceState", "Watch"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.models.sources import Files, Folder, Listing, merged
+from edge.gateway.sources.listing import Files, Folder, Listing, merged
 
 
 def versions(listing: Listing) -> dict[int, str]:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from edge.gateway.access import tokens
+from edge.gateway.access.gate import Gate
+from edge.gateway.access.grants import ANYBODY, Quotas
+from edge.gateway.access.keyring import Keyring
+from edge.gateway.access.verified import Guesses
 from edge.gateway.errors import GatewayError
-from edge.gateway.operate import tokens
-from edge.gateway.operate.access import ANYBODY, Gate, Guesses, Keyring, Quotas
 from edge.gateway.operate.settings import Access
 
 
