@@ -92,6 +92,8 @@ class JsonHandler(RequestHandler):
         """Since when a part of a head has been there, by the loop's clock."""
         self._chunks = self._came = 0
         """Of the current body: chunks, and bytes on the wire."""
+        self._latest: Any = None
+        """The body of the last request."""
         self._replies, self._closing = 0, False
         """Requests that were answered, and whether the last one asked for the connection to be closed."""
 
@@ -125,7 +127,8 @@ class JsonHandler(RequestHandler):
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio allows it
         """As `Lane.eof_received`."""
         transport = self.transport
-        self.ended = self._closing and self._request_count > self._replies
+        whole = self._latest is not None and self._latest.is_eof()
+        self.ended = whole and self._closing and self._request_count > self._replies
         return self.ended and transport is not None and transport.get_extra_info("sslcontext") is None
 
     def data_received(self, data: bytes) -> None:
@@ -145,7 +148,8 @@ class JsonHandler(RequestHandler):
                 self._drop_input()
                 break
         if self._messages:
-            self._closing = bool(getattr(self._messages[-1][0], "should_close", False))
+            message, self._latest = self._messages[-1]
+            self._closing = bool(getattr(message, "should_close", False))
         if self._request_count > self._replies:
             self._partial = None
         elif data and self._partial is None:

@@ -175,6 +175,16 @@ def test_a_client_that_has_said_all_is_answered(tmp_path: Path, fields: dict[str
         assert raw.closed()
 
 
+@BOTH
+def test_a_client_that_leaves_within_its_body_is_not_waited_for(tmp_path: Path, fields: dict[str, str]) -> None:
+    with serving(tmp_path) as there, Raw(there.port) as raw:
+        whole = scaled_request(X, model="m", fields={**fields, "Connection": "close"})
+        raw.send(whole[:-5])
+        until(lambda: len(there.server._crowd) == 1)
+        raw.socket.shutdown(socket.SHUT_WR)
+        assert raw.closed()
+
+
 def test_http_1_0_has_no_chunks(tmp_path: Path) -> None:
     with serving(tmp_path) as there, Raw(there.port) as raw:
         data = chunked([b"{}"]).replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\nConnection: keep-alive\r\n")
