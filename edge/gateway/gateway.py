@@ -40,7 +40,7 @@ from edge.gateway.operate.traces import continued, tracer
 from edge.gateway.pages.openapi import document
 from edge.gateway.pages.status import status
 from edge.gateway.personal.heads import GLOBAL, check_device
-from edge.gateway.protocol.numbers import prepare
+from edge.gateway.protocol.numbers import missing
 from edge.gateway.protocol.parameters import LONGEST
 from edge.gateway.sequences.registry import Key, Sequences
 from edge.gateway.sequences.registry import Limits as SequenceLimits
@@ -80,6 +80,8 @@ _LEVELS: Mapping[str, str] = {
     "source of models has a problem": "warning",
     "personal versions cannot be read": "error",
     "a personal version cannot be read": "error",
+    "kernels cannot be compiled": "warning",
+    "version stays on the reference": "warning",
 }
 """Levels of events in the log; others are "info"."""
 
@@ -135,13 +137,12 @@ class Gateway:
     async def start(self) -> None:
         """Load the models. Raises GatewayError if a folder of models cannot be read."""
         loop = asyncio.get_running_loop()
-        scanner = asyncio.ensure_future(asyncio.to_thread(prepare))  # so that no request waits for its kernel
         if self.personal is not None:
             await self.personal.start()
         await self.repository.start()
-        await scanner
         self.lag.start()
         self._tasks.append(loop.create_task(self._watch()))
+        self._tasks.append(loop.create_task(self._compile()))
         self._tasks.append(loop.create_task(self._poll(self.settings.repository.poll)))
 
     def check_named(self) -> None:
@@ -212,6 +213,14 @@ class Gateway:
         days = (expiry - time()) / 86_400 if expiry is not None else inf
         if days < 14:
             self.log.event("warning", "the certificate expires soon; replace its file", days=round(days, 1))
+
+    async def _compile(self) -> None:
+        """Compile kernels that are missing, those that read requests first."""
+        more = await asyncio.to_thread(missing)
+        while True:
+            if not await self.repository.compile(more):
+                await asyncio.sleep(TURN)
+            more = ()
 
     async def _poll(self, seconds: float) -> None:
         """Check the sources every `seconds`; 0: only until every registry was read once."""
@@ -426,6 +435,8 @@ class Gateway:
             body_limit=self.room.most,
             expiry=self.expiry() or 0.0,
             evicted=self.evicted(),
+            kernels_missing=self.repository.kernels.state.of - self.repository.kernels.state.done,
+            awaiting={(s.name, s.version): int(bool(s.awaits)) for s in served},
             under_way=self.under_way,
             log_dropped=self.log.dropped,
             lag=self.lag.last,
@@ -452,6 +463,7 @@ class Gateway:
                 "limit": self.settings.repository.memory or None,
             },
             in_flight=self.under_way, lag=self.lag.last, sources=self._sources(),
+            compiling=self.repository.kernels.state,
         )  # fmt: skip
 
     def _sources(self) -> list[SourceState]:

@@ -21,7 +21,9 @@ import re
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, BinaryIO
 
@@ -36,6 +38,8 @@ __all__ = [
     "BuildError",
     "Image",
     "ImageFile",
+    "NotCompiledError",
+    "addresses",
     "available",
     "cache_folder",
     "families",
@@ -45,6 +49,7 @@ __all__ = [
     "image_file",
     "kept",
     "prepare",
+    "uncompiled",
 ]
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -62,6 +67,14 @@ PACKED_HEAD = struct.Struct("<8s16sQ")
 
 class BuildError(MsedgeError):
     """Kernels could not be compiled, or the stored image is unusable."""
+
+
+class NotCompiledError(BuildError):
+    """Kernels are needed that are not compiled yet, where nobody may wait for them: see `uncompiled`."""
+
+    def __init__(self, families: Sequence[str]) -> None:
+        super().__init__(f"the kernels of {', '.join(families)} are not compiled yet")
+        self.families = tuple(families)
 
 
 class Image:
@@ -325,6 +338,37 @@ def available() -> bool:
 
 
 _images: dict[str, Image] = {}
+_WAITS: ContextVar[bool] = ContextVar("waits", default=True)
+"""Whether code that is needed and missing is compiled, while the caller waits."""
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """In this context, on this thread, NotCompiledError is raised where kernels would have to be compiled."""
+    token = _WAITS.set(False)
+    try:
+        yield
+    finally:
+        _WAITS.reset(token)
+
+
+def addresses(kernels: Sequence[str]) -> list[int]:
+    """The addresses of kernels named FAMILY.KERNEL; all families that are missing are compiled at the same time. Raises
+    as `image` does."""
+    names = [kernel.split(".") for kernel in kernels]
+    target = host()
+    if target is not None:
+        own = {family for file in _natives(target) for family in file.families}
+        wanted = dict.fromkeys(family for family, _ in names if family not in _images and family not in own)
+        _compile([family for family in wanted if not os.path.exists(_path(family, target))])
+    return [image(family).addresses[name] for family, name in names]
+
+
+def _compile(wanted: Sequence[str]) -> None:
+    if wanted and not _WAITS.get():
+        raise NotCompiledError(wanted)
+    if wanted:
+        prepare(wanted)
 
 
 def image(family: str) -> Image:
@@ -346,14 +390,14 @@ def _cached(family: str, target: Target) -> Image:
     """A family's code in the cache; compiled if it is missing, and compiled again if it is damaged."""
     path = _path(family, target)
     if not os.path.exists(path):
-        prepare([family])
+        _compile([family])
     try:
         return _kept_image(family, path)
     except BuildError:
         if not _compiler():
             raise
     os.unlink(path)
-    prepare([family])
+    _compile([family])
     return _kept_image(family, path)
 
 
@@ -372,10 +416,12 @@ def prepare(
     *,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    nice: int = 0,
 ) -> list[str]:
     """Compile the families (default: all) that are not compiled yet; returns their names. `progress` is called now and
-    then with the number of finished families and of all; without it, a line is written to stderr when compiling begins
-    and when it ends."""
+    then with the number of finished families and of all; an exception that it raises ends the compilers. Without it, a
+    line is written to stderr when compiling begins and when it ends. nice: how far the compilers' priority is lowered.
+    """
     target = host()
     if target is None:
         return []
@@ -406,16 +452,24 @@ def prepare(
         )
         for share in shares
     ]
-    for share, process in zip(shares, running, strict=True):
-        while True:
-            try:
-                output, _ = process.communicate(timeout=None if progress is None else 0.2)
-                break
-            except subprocess.TimeoutExpired:
-                if progress is not None:
-                    progress(sum(os.path.exists(_path(family, target)) for family in missing), len(missing))
-        if process.returncode:
-            raise BuildError(f"compiling {' '.join(share)} failed:\n{output.strip()}")
+    for process in running if nice else ():
+        os.setpriority(os.PRIO_PROCESS, process.pid, nice)
+    try:
+        for share, process in zip(shares, running, strict=True):
+            while True:
+                try:
+                    output, _ = process.communicate(timeout=None if progress is None else 0.2)
+                    break
+                except subprocess.TimeoutExpired:
+                    if progress is not None:
+                        progress(sum(os.path.exists(_path(family, target)) for family in missing), len(missing))
+            if process.returncode:
+                raise BuildError(f"compiling {' '.join(share)} failed:\n{output.strip()}")
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
     if progress is None:
         print(f"msedge: kernels kept after {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
     else:

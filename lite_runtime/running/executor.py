@@ -308,10 +308,7 @@ class Bound:
             self._bind(base, self._guarded(base, array) if settings.guard else array)
         for base, nbytes in made.slots.items():
             self._bind(base, self._guarded(base, np.zeros(nbytes, np.uint8)))
-        self.table = np.array(
-            [build.image(family).addresses[name] for family, name in (k.split(".") for k in made.kernels)] or [0],
-            np.int64,
-        )
+        self.table = np.array(build.addresses(made.kernels) or [0], np.int64)
         self.rest = Executor(made.rest, settings) if made.rest is not None else None
         self.latest: Bound | None = None
         held = executor.held

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -18,6 +19,7 @@ from edge.gateway.sequences.stream import streams_of
 from edge.gateway.sources.listing import Candidate
 from lite_runtime import bundle
 from lite_runtime.errors import BundleError, MsedgeError
+from lite_runtime.native import build
 
 __all__ = ["Loader"]
 
@@ -46,26 +48,50 @@ class Loader:
 
         Raises only GatewayError, with the reason why it cannot be served: files are not trusted.
         """
-        try:
+        with _refusing(f"model {name!r}, version {version}"):
             data = _read(candidate, self.most)
             if old is not None and old.config.made_as(config) and bundle.opened(data).digest == old.digest:
                 return old
-            model = lite_runtime.load(data, threads=self.threads, limit=config.memory or self.limit)
+            try:
+                return self._made(name, version, data, config)
+            except build.NotCompiledError as error:
+                served = self._made(name, version, data, config, "reference")
+                served.awaits = error.families
+                return served
+
+    def again(self, served: Served) -> Served:
+        """The same version, natively. Raises NotCompiledError if kernels are still missing, else as `load`."""
+        with _refusing(f"model {served.name!r}, version {served.version}"):
+            return self._made(served.name, int(served.version), served.model.bundle.data, served.config)
+
+    def _made(
+        self, name: str, version: int, data: memoryview | bytes, config: ModelConfig, backend: str = "auto"
+    ) -> Served:
+        """Raises NotCompiledError if kernels are missing that could be compiled here."""
+        with build.uncompiled():
+            model = lite_runtime.load(data, threads=self.threads, backend=backend, limit=config.memory or self.limit)
             self_test(model, (*signatures_of(model), *streams_of(model)))
             served = Served(name, version, model, config, self.factory, self.forget)
             self.prepare(served)
-            served.resident += _working(served)
-            served.used = perf_counter()
-            return served
-        except GatewayError:
-            raise
-        except MsedgeError as error:
-            raise GatewayError(400, f"model {name!r}, version {version}: {error}") from error
-        except MemoryError:
-            raise GatewayError(503, "there is not enough memory to load it; free some, or serve fewer models") from None
-        except Exception as error:  # request: the loading of one model
-            what = f"{type(error).__name__}: {str(error)[:200]}"
-            raise GatewayError(500, f"loading it failed, which is a bug in msedge: {what}") from error
+        served.resident += _working(served)
+        served.used = perf_counter()
+        return served
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Raise GatewayError for whatever a file causes."""
+    try:
+        yield
+    except (GatewayError, build.NotCompiledError):
+        raise
+    except MsedgeError as error:
+        raise GatewayError(400, f"{what}: {error}") from error
+    except MemoryError:
+        raise GatewayError(503, "there is not enough memory to load it; free some, or serve fewer models") from None
+    except Exception as error:  # request: the loading of one model
+        found = f"{type(error).__name__}: {str(error)[:200]}"
+        raise GatewayError(500, f"loading it failed, which is a bug in msedge: {found}") from error
 
 
 def _read(candidate: Candidate, most: int) -> memoryview:

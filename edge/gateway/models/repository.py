@@ -8,7 +8,7 @@ later one decides the final state, and both are answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -19,11 +19,13 @@ from edge.gateway.models import describe, uploads
 from edge.gateway.models.config import ModelConfig, parse_override
 from edge.gateway.models.entry import Asleep, Entry, Offer, unknown
 from edge.gateway.models.keeper import Keeper, Options
+from edge.gateway.models.kernels import Kernels
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.names import check_name
 from edge.gateway.models.served import Served
 from edge.gateway.sources.listing import Folder, Listing, Source, merged
 from edge.gateway.sources.watching import SourceState, Watch
+from lite_runtime.native.build import NotCompiledError
 
 __all__ = ["Options", "Repository"]
 
@@ -41,6 +43,9 @@ class Repository:
         self._entries: dict[str, Entry] = {}
         self._keeper = Keeper(self._entries, loader, options, self._call)
         self._workers = Workers("msedge-models", 2)
+        self._loader = loader
+        self.kernels = Kernels(options.tell)
+        """Kernels that are being compiled."""
         self._problems: dict[str, str] = {}
         """Sources with a problem that was told."""
         self._waking: dict[str, asyncio.Task[None]] = {}
@@ -144,6 +149,7 @@ class Repository:
             "bytes": served.nbytes if served is not None else 0,
             "in_flight": served.in_flight if served is not None else 0,
             "digest": served.digest if served is not None else "",
+            "compiling": served is not None and bool(served.awaits),
         }
         if entry.shadow is not None and entry.shadow.target is served:
             made["shadow"] = entry.shadow.as_dict()
@@ -172,10 +178,42 @@ class Repository:
     async def stop(self) -> None:
         """Unload everything; a model that is being loaded is left to its thread."""
         self.started = False
+        self.kernels.close()
         for name, entry in tuple(self._entries.items()):
             if not entry.lock.locked():
                 async with self._changing(name) as entry:
                     self._keeper.clear(entry, "the gateway is stopping")
+
+    async def compile(self, more: Collection[str] = ()) -> bool:
+        """Compile `more` and the kernels that the version with the fewest missing ones lacks; then versions that lack
+        none run natively. Returns whether any were missing. Kernels that cannot be compiled are told of, and not tried
+        again for these versions."""
+        waiting = sorted((served for served in self.served() if served.awaits), key=lambda of: len(of.awaits))
+        missing = frozenset(more).union(*(served.awaits for served in waiting))
+        if not missing:
+            return False
+        now = more or waiting[0].awaits
+        compiled = await self.kernels.compile(now, left=len(missing) - len(now))
+        for served in waiting:
+            if not compiled and not set(now).isdisjoint(served.awaits):
+                served.awaits = ()
+            elif compiled:
+                served.awaits = tuple(family for family in served.awaits if family not in now)
+                if not served.awaits:
+                    await self._exchange(served)
+        return True
+
+    async def _exchange(self, served: Served) -> None:
+        """Let a version run natively, now that its kernels are there."""
+        facts = {"model": served.name, "version": served.version}
+        try:
+            served.exchange(await self._call(self._loader.again, served))
+        except NotCompiledError as error:
+            served.awaits = error.families  # for other shapes
+        except GatewayError as error:
+            self._options.tell("version stays on the reference", {**facts, "reason": str(error)})
+        else:
+            self._options.tell("version runs natively", facts)
 
     async def load(self, name: str, config: Any = None, files: Mapping[str, bytes] | None = None) -> None:
         """Load or reload a model: from its source, or with `config` (JSON text) and `files` (`uploads.files_of`)

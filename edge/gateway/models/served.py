@@ -39,8 +39,9 @@ class Served:
     """One loaded version. After its creation it is used only on the event loop's thread."""
 
     __slots__ = (
-        "_factory", "_fixed", "_forget", "_inputs", "_runners", "closed", "config", "digest", "in_flight", "labels",
-        "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow", "streams", "used", "version",
+        "_factory", "_fixed", "_forget", "_inputs", "_runners", "awaits", "closed", "config", "digest", "in_flight",
+        "labels", "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow", "streams", "used",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,8 @@ class Served:
         """Class labels by output; under "", those of all outputs."""
         self.resident = 2 * len(model.bundle.data)
         """Bytes: the file, and the weights once more in the layout of the kernels."""
+        self.awaits: tuple[str, ...] = ()
+        """Kernel families that are being compiled for it, while it runs by reference."""
         self.shadow: Follower | None = None
         self.in_flight = 0
         self.used = perf_counter()
@@ -75,6 +78,11 @@ class Served:
         self._runners: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
         self._fixed: dict[str, Runner] = {}
         self._inputs = {s: (tuple(p.inputs), int(p.batched)) for s, p in self.ports.items()}
+
+    def exchange(self, other: Served) -> None:
+        """Run as `other`, which was made of the same bundle, from the next request on."""
+        self.model, self.processing, self.resident, self.awaits = other.model, other.processing, other.resident, ()
+        self._runners, self._fixed = other._runners, other._fixed
 
     @property
     def first(self) -> str:

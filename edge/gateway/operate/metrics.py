@@ -45,6 +45,10 @@ class Gauges:
     """Bytes that bodies and replies hold, and may hold."""
     expiry: float = 0.0
     """When the certificate in use expires, in seconds since 1970; 0: there is none."""
+    kernels_missing: int = 0
+    """Kernel families that are still to be compiled."""
+    awaiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By model and version: 1 if it runs by reference until its kernels are compiled."""
     evicted: Mapping[str, int] = field(default_factory=dict)
     """Connections that gave way so far, by reason."""
     sequence_bytes: int = 0
@@ -107,6 +111,7 @@ _GAUGES = (
     _ByVersion("msedge_queue_rows", "Rows in the queue", lambda g: g.queued_rows),
     _ByVersion("msedge_model_bytes", "Bytes of loaded weights and buffers", lambda g: g.loaded_bytes),
     _ByVersion("msedge_sequences", "Sequences that keep state", lambda g: g.sequences),
+    _ByVersion("msedge_model_compiling", "1: runs by reference until its kernels are compiled", lambda g: g.awaiting),
 )
 
 
@@ -144,6 +149,8 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
         Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the common model", misses),
         Family("msedge_body_bytes", "gauge", "Bytes held for bodies and replies", [({}, gauges.body_bytes)]),
         Family("msedge_body_limit_bytes", "gauge", "Bytes that bodies and replies may hold", [({}, gauges.body_limit)]),
+        Family("msedge_kernels_missing", "gauge", "Kernel families still to be compiled",
+               [({}, gauges.kernels_missing)]),
         Family("msedge_evicted_total", "counter", "Connections that were closed to make room, by reason",
                [({"reason": why}, n) for why, n in sorted(gauges.evicted.items())]),
         Family("msedge_sequence_bytes", "gauge", "Bytes of the state of all sequences", [({}, gauges.sequence_bytes)]),

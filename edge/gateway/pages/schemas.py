@@ -245,6 +245,7 @@ _STATUS: Mapping[str, Schema] = {
             "in_flight": COUNT,
             "queued": COUNT,
             "bytes": COUNT,
+            "compiling": _about({"type": "boolean"}, "Whether it runs by reference until its kernels are compiled."),
             "latency": reference("Latency"),
             "personal": {"anyOf": [reference("Personal"), {"type": "null"}]},
             "shadow": {"anyOf": [reference("Shadow"), {"type": "null"}]},
@@ -278,6 +279,8 @@ _STATUS: Mapping[str, Schema] = {
             ),
             "lag": _about(PERHAPS_SECONDS, "How late the event loop is."),
             "sources": _list(reference("Source")),
+            "kernels": _about(_object({"done": COUNT, "of": COUNT, "problem": TEXT}),
+                              "Kernel families being compiled; `of`: 0 if there are none."),
             "models": _list(reference("ModelStatus")),
             "unlisted": _about(COUNT, "Number of further versions that are not listed."),
         }

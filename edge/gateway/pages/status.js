@@ -131,7 +131,7 @@ const KINDS = { "#": "n", "~": "n spare" };
 
 function modelRow(m) {
   const tags = [...m.labels, ...(m.share > 0 && m.share < 1 ? [share(m.share)] : [])].map((text) => make("span", { class: "tag" }, text));
-  const notes = [m.reason];
+  const notes = [m.reason, m.compiling ? "runs by reference, slower, until its kernels are compiled" : ""];
   if (m.personal && m.personal.hits + m.personal.misses) notes.push(`personal: ${count(m.personal.hits)} answered by personal versions, ${count(m.personal.misses)} by the common model; ${count(m.personal.devices)} of ${count(m.personal.capacity)} devices in memory, ${size(m.personal.bytes)}`);
   if (m.shadow) notes.push(`shadow: ${m.shadow.agreement == null ? NONE : share(m.shadow.agreement)} of rows agree in ${count(m.shadow.compared)} copies, largest difference ${m.shadow.difference == null ? "infinite" : m.shadow.difference.toPrecision(2)}`);
   const told = notes.filter(Boolean).join("; ");
@@ -141,6 +141,11 @@ function modelRow(m) {
     cell(m.batches ? (m.rows / m.batches).toFixed(1) : NONE, "n spare"), cell(count(m.queued), "n spare"),
     cell(seconds(m.latency.p50), "n spare"), cell(seconds(m.latency.p99)), cell(size(m.bytes), "n spare"));
   return told ? [row, make("tr", {}, make("td", { colspan: HEADS.length, class: "soft notes" }, told))] : [row];
+}
+
+function kernels(k) {
+  const told = k.of ? `Compiling kernels, once on this machine: ${count(k.done)} of ${count(k.of)}.` : k.problem ? `Kernels cannot be compiled: ${k.problem}` : "";
+  return told ? make("p", { class: k.of ? "soft" : "poor" }, told) : "";
 }
 
 function sources(found) {
@@ -179,7 +184,7 @@ const SECTIONS = [
   [(s) => [s.latencies, s.batches], (s) => make("div", { class: "charts" },
     bars("Requests of the last minute by latency", s.latencies, seconds),
     bars("Rows of the last minute by batch size", s.batches, count))],
-  [(s) => [s.models, s.unlisted], (s) => [make("h2", {}, "Models"),
+  [(s) => [s.models, s.unlisted, s.kernels], (s) => [make("h2", {}, "Models"), kernels(s.kernels),
     s.models.length ? table(HEADS, s.models.flatMap(modelRow)) : make("p", { class: "soft" }, "None."),
     s.unlisted ? make("p", { class: "soft" }, `and ${count(s.unlisted)} more, used less recently`) : ""]],
   [(s) => s.sources, (s) => [make("h2", {}, "Sources"), s.sources.length ? sources(s.sources) : make("p", { class: "soft" }, "None.")]],

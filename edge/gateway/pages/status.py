@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, TypedDict
 
+from edge.gateway.models.kernels import Compiling
 from edge.gateway.operate.histograms import ROWS, SECONDS, Histogram
 from edge.gateway.operate.statistics import Statistics
 from edge.gateway.sources.watching import SourceState
@@ -89,6 +90,8 @@ class ModelStatus(TypedDict):
     in_flight: int
     queued: int
     bytes: int
+    compiling: bool
+    """Whether it runs by reference until its kernels are compiled."""
     latency: Latency
     personal: Personal | None
     shadow: Shadowed | None
@@ -102,6 +105,14 @@ class Sourced(TypedDict):
     state: str
     age: float
     reason: str
+
+
+class CompilingStatus(TypedDict):
+    """Kernel families being compiled while models run by reference; of: 0 if there are none. problem: of the last."""
+
+    done: int
+    of: int
+    problem: str
 
 
 class Status(TypedDict):
@@ -123,6 +134,7 @@ class Status(TypedDict):
     memory: dict[str, int | None]
     lag: float | None
     sources: list[Sourced]
+    kernels: CompilingStatus
     models: list[ModelStatus]
     unlisted: int
 
@@ -140,6 +152,7 @@ def status(
     in_flight: int = 0,
     lag: float | None = None,
     sources: Sequence[SourceState] = (),
+    compiling: Compiling = Compiling(),  # noqa: B008  # a tuple of constants
     name: str = "msedge gateway",
 ) -> Status:
     """The document.
@@ -186,6 +199,7 @@ def status(
         "sources": [
             {"name": of.name, "state": of.state, "age": max(0.0, of.age), "reason": of.reason} for of in sources
         ],
+        "kernels": {"done": compiling.done, "of": compiling.of, "problem": compiling.problem},
         "models": models,
         "unlisted": len(index) - len(listed),
     }
@@ -232,6 +246,7 @@ def _model(
         "in_flight": entry.get("in_flight", 0),
         "queued": entry.get("queued", 0),
         "bytes": entry.get("bytes", 0),
+        "compiling": entry.get("compiling", False),
         "latency": _latency(page or {}),
         "personal": entry.get("personal"),
         "shadow": _shadow(entry.get("shadow")),

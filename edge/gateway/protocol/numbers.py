@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import secrets
 from collections.abc import Callable, Mapping
-from functools import cache
 from math import isinf
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
 from lite_runtime.native import build
 
-__all__ = ["Cut", "cut", "prepare"]
+__all__ = ["Cut", "cut", "missing", "prepare"]
 
 WORTH = 1024
 """For bodies of fewer bytes, cutting costs as much as it saves."""
@@ -27,6 +26,9 @@ FEWEST = 16
 """Arrays of fewer elements are not cut out."""
 KEYS = 256
 """The largest number of keys that are examined: each costs a microsecond, and a body could have millions."""
+Scan = Callable[[bytes, int], tuple[Array | None, int]]
+_KEPT: list[Scan | None] = []
+"""The native function, once it is known whether there is one."""
 _KEY = b'"data"'
 _SPACE = b" ", b"\t", b"\n", b"\r"
 _MARK = secrets.token_hex(12)
@@ -52,9 +54,21 @@ class Cut(NamedTuple):
     arrays: Mapping[str, Array]
 
 
+def missing() -> tuple[str, ...]:
+    """The kernel families that have to be compiled before numbers are read natively."""
+    try:
+        with build.uncompiled():
+            _compiled()
+    except build.NotCompiledError as error:
+        return error.families
+    return ()
+
+
 def prepare() -> bool:
-    """Load the native code before the first request (compiling it takes seconds). Returns whether it is available."""
-    return _scanner() is not None
+    """Compile and load the native code, which takes seconds. Returns whether it is available."""
+    if not _KEPT:
+        _KEPT.append(_compiled())
+    return _KEPT[0] is not None
 
 
 def cut(body: bytes | bytearray | memoryview) -> Cut | None:
@@ -108,15 +122,27 @@ def _value(text: bytes, key: int) -> int:
     return at - 1
 
 
-@cache
-def _scanner() -> Callable[[bytes, int], tuple[Array | None, int]] | None:
+def _scanner() -> Scan | None:
+    """See `_compiled`; None also while the native code waits to be compiled."""
+    if not _KEPT:
+        try:
+            with build.uncompiled():
+                _KEPT.append(_compiled())
+        except build.NotCompiledError:
+            return None
+    return _KEPT[0]
+
+
+def _compiled() -> Scan | None:
     """A function (text, position where an array begins) -> (the array or None, position where reading stopped). None if
-    there is no native code."""
+    there is no native code. Raises NotCompiledError: see `build.uncompiled`."""
     address, word = ctypes.c_void_p, ctypes.c_int64
     try:
         if not build.available():
             return None
         numbers = build.function("jsontext", "numbers", address, word, word, address, address, address)
+    except build.NotCompiledError:
+        raise
     except (MsedgeError, OSError):  # the compiler failed or the cache cannot be written: use the general path
         return None
     powers = _powers()

@@ -160,12 +160,12 @@ def no_compiler(*arguments: object) -> None:
 
 @pytest.mark.parametrize("lack", [("available", lambda: False), ("function", no_compiler)])
 def test_without_native_code_nothing_is_cut(lack: tuple[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers._scanner.cache_clear()
+    numbers._KEPT.clear()
     monkeypatch.setattr(build, *lack)
     try:
         assert not numbers.prepare() and cut(request([1.5] * 1000)) is None
     finally:
-        numbers._scanner.cache_clear()
+        numbers._KEPT.clear()
 
 
 def test_threads_do_not_disturb_each_other() -> None:
