@@ -197,10 +197,10 @@ class Repository:
         for served in waiting:
             if not compiled and not set(now).isdisjoint(served.awaits):
                 served.awaits = ()
-            elif compiled:
+            elif compiled and not set(served.awaits) <= set(now):
                 served.awaits = tuple(family for family in served.awaits if family not in now)
-                if not served.awaits:
-                    await self._exchange(served)
+            elif compiled:
+                await self._exchange(served)
         return True
 
     async def _exchange(self, served: Served) -> None:
@@ -211,6 +211,7 @@ class Repository:
         except NotCompiledError as error:
             served.awaits = error.families  # for other shapes
         except GatewayError as error:
+            served.awaits = ()
             self._options.tell("version stays on the reference", {**facts, "reason": str(error)})
         else:
             self._options.tell("version runs natively", facts)
