@@ -319,7 +319,12 @@ _IDLE: tuple[tuple[str, tuple[str, ...], Callable[[Config], bool], str], ...] = 
         'rounds.mode = "sync" (asynchronous rounds have async.concurrency and async.size)',
     ),
     ("sync", ("only", "versions", "days", "consent"), lambda c: bool(c.sync.store), "sync.store"),
-    ("privacy", ("multiplier", "epsilon", "delta"), lambda c: c.transforms.privacy.noise != "none", "privacy.noise"),
+    (
+        "privacy",
+        ("multiplier", "epsilon", "delta", "evaluation", "most_loss"),
+        lambda c: c.transforms.privacy.noise != "none",
+        "privacy.noise",
+    ),
     ("privacy", ("threshold", "bits"), lambda c: c.transforms.privacy.secure, "privacy.secure = true"),
     ("privacy", ("count_noise",), lambda c: c.transforms.privacy.adaptive > 0, "privacy.adaptive"),
 )
@@ -390,6 +395,8 @@ count = 20
 [privacy]
 # clip = 0.0                   # the norm that updates are scaled down to; 0: none
 # noise = "none"               # or "central", "local": then multiplier, or epsilon and delta
+# evaluation = "noisy"         # with noise: evaluations get noise and are charged; or "open"
+# most_loss = 10.0             # with noise: larger losses count as this much in evaluations
 # secure = false               # the server sees sums only
 # model = "malicious"          # the server that secure sums assume; or "honest-but-curious", which needs less
 

@@ -17,10 +17,11 @@ from federated.algorithms.base import Algorithm
 from federated.algorithms.steps import descend
 from federated.data import draw, join
 from federated.learner import Batch, Evaluation, Learner
-from federated.tree import Tree
+from federated.tree import Array, Tree
 
 __all__ = [
-    "LARGEST", "Score", "Spread", "Summary", "before_after", "centralised", "plain", "score", "summarise", "told",
+    "LARGEST", "WIDEST", "Score", "Spread", "Summary", "before_after", "centralised", "noisy_summary", "plain", "score",
+    "shares", "summarise", "told",
 ]  # fmt: skip
 
 CENTRALISED_STEPS = 64
@@ -99,6 +100,29 @@ def _means(sums: Evaluation, count: int) -> tuple[float, float]:
     if told(sums.loss) is None:
         return 0.0, float("inf")
     return float(sums.correct) / count, float(sums.loss) / count
+
+
+def shares(before: Evaluation, after: Evaluation, lowest: float, most: float) -> Array:
+    """A device's accuracies and losses, before and after, each on a scale from 0 to 1 (float64 [4]), so that no device
+    matters more than WIDEST. lowest, most: the losses that are 0 and 1; others count as the nearer one. Zeros for
+    accuracies of a device without test examples."""
+    found = score("", before, after)
+    losses = np.array([found.loss_before, found.loss_after])
+    scaled = (np.clip(np.nan_to_num(losses, nan=most), lowest, most) - lowest) / (most - lowest)
+    return np.concatenate([[found.accuracy_before, found.accuracy_after], scaled])
+
+
+WIDEST = 2.0
+"""The greatest distance between two devices' `shares`, and of one from nothing."""
+
+
+def noisy_summary(devices: int, mean: Array, lowest: float, most: float) -> dict[str, Any]:
+    """What is published of `shares` with noise: their means over devices, in the form of `plain`; None: not told."""
+    losses = lowest + mean[2:] * (most - lowest)
+    means = {"accuracy_before": mean[0], "accuracy_after": mean[1], "loss_before": losses[0], "loss_after": losses[1]}
+    hidden = dict.fromkeys(("silent", "diverged", "median_loss_before", "median_loss_after"))
+    told = {name: {"mean": float(value), "worst_decile": None} for name, value in means.items()}
+    return {"devices": devices, "noisy": True, **hidden, **told}
 
 
 def summarise(scores: Iterable[Score]) -> Summary:

@@ -212,6 +212,7 @@ def report(federation: Federation) -> dict[str, Any]:
         "limited": _summed(row.get("limited", {}) for row in rows),
         "lost_evaluations": _summed(survey.get("lost", {}) for survey in surveys),
         "diverged_evaluations": sum(len(survey.get("diverged", ())) for survey in surveys),
+        "privacy": federation.guarantee(),
         "gate": refusal(federation) if federation.done and federation.config.gate.active else None,
         "start": federation.first,
         "bytes_up": sum(row["bytes_up"] for row in [*first, *rows]),

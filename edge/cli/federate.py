@@ -165,8 +165,10 @@ def _print(made: Mapping[str, Any]) -> None:
             else:
                 pairs = (summary["accuracy_before"], summary["accuracy_after"])
                 figures = [pair["mean"] for pair in pairs] + [pair["worst_decile"] for pair in pairs]
-                counts = (survey["asked"], summary["devices"], summary["diverged"])
-                rows.add_row(label, *map(str, counts), *(f"{figure + 0.0:.3f}" for figure in figures))
+                diverged = "–" if summary["diverged"] is None else summary["diverged"]
+                counts = (survey["asked"], summary["devices"], diverged)
+                shown = ("–" if figure is None else f"{figure + 0.0:.3f}" for figure in figures)
+                rows.add_row(label, *map(str, counts), *shown)
         console().print(rows)
     print(
         f"{made['algorithm']}: {made['rounds']} rounds with {made['devices']} devices in "

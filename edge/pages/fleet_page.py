@@ -46,7 +46,9 @@ def _facts(report: Report) -> str:
         if summary is not None:
             before, after = summary["accuracy_before"], summary["accuracy_after"]
             for figure, of in (("mean", "mean accuracy on"), ("worst_decile", "worst tenth of")):
-                pairs.append((_share(after[figure]), f"{of} {words} after adapting; {_share(before[figure])} before"))
+                if after[figure] is not None:
+                    told = f"{of} {words} after adapting; {_share(before[figure])} before"
+                    pairs.append((_share(after[figure]), told + (", with noise" if summary.get("noisy") else "")))
     rounds = max(1, len(report["rows"]))
     pairs += [
         (size_text(report["bytes_up"] / rounds), "sent by all devices per round"),
@@ -55,7 +57,8 @@ def _facts(report: Report) -> str:
     ]
     spent = [row["epsilon"] for row in report["rows"] if row.get("epsilon") is not None]
     if spent:
-        pairs.append((f"ε = {spent[-1]:.3g}", "privacy spent"))
+        covered = (report.get("privacy") or {}).get("covered", ["updates"])
+        pairs.append((f"ε = {spent[-1]:.3g}", f"privacy spent by {' and '.join(covered)}"))
     return facts(pairs)
 
 
@@ -105,11 +108,12 @@ def _fairness(report: Report) -> str:
         if summary is not None:
             for when in ("before", "after"):
                 accuracy, loss = summary[f"accuracy_{when}"], summary[f"loss_{when}"]
+                none = "–" if summary.get("noisy") else "∞"
                 figures = [
                     str(summary["devices"]),
-                    str(summary.get("diverged", 0)),
+                    "–" if summary.get("noisy") else str(summary.get("diverged", 0)),
                     *(_share(accuracy[which]) for which in ("mean", "worst_decile")),
-                    *("∞" if loss[which] is None else f"{loss[which]:.3f}" for which in ("mean", "worst_decile")),
+                    *(none if loss[which] is None else f"{loss[which]:.3f}" for which in ("mean", "worst_decile")),
                 ]
                 rows.append([text_cell(words), text_cell(when), *map(figure_cell, figures)])
     if not rows:
@@ -162,7 +166,9 @@ def _remark(row: Mapping[str, Any]) -> str:
     return "" if row["asked"] else "nobody was drawn"
 
 
-def _share(value: float) -> str:
+def _share(value: float | None) -> str:
+    if value is None:
+        return "–"
     return f"{round(100 * value, 1) + 0.0:.1f} %"  # + 0.0: without the sign of a negative zero
 
 

@@ -1,4 +1,5 @@
-"""What a device's owner demands before an update or a personal version leaves: the device declines to send more.
+"""What a device's owner demands before an update, an evaluation or a personal version leaves: the device declines to
+send more.
 
 The server's message says what is done to updates, and a device follows it; here it may decline. Clipping, the device's
 own noise and masks are applied by the device itself; for noise that the server adds, the device must trust the server.
@@ -15,6 +16,7 @@ from msgspec import Meta
 from federated import tree
 from federated.errors import FederatedError
 from federated.messages.transforms import Privacy
+from federated.privacy.accountant import Accountant
 from federated.tables import NotNegative, Reader, Table, Whole
 from federated.tree import Tree
 
@@ -38,9 +40,11 @@ class Demands(Table, frozen=True):
     version_only: str = ""
     """Personal versions are sent only if the server asks for no parameters but these: glob patterns separated by
     spaces; "": any."""
-
     malicious_only: bool = False
     """Updates are sent only in secure sums that hold against a malicious server."""
+    most_epsilon: Annotated[float, Meta(gt=0)] = math.inf
+    """All that this device sends with noise in one run costs at most this epsilon, at `delta`, by its own account."""
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
 
     @classmethod
     def of(cls, words: Mapping[str, object]) -> Demands:
@@ -70,6 +74,37 @@ class Demands(Table, frozen=True):
         for name, enough, expected, got in offers:
             if not enough:
                 raise FederatedError(f"this device's owner demands {name}: expected {expected}, got {got}")
+
+    @property
+    def noisy(self) -> bool:
+        """Whether noise is demanded: then the device does not tell how many examples it has either."""
+        return max(self.least_noise, self.least_own_noise) > 0 or self.most_epsilon < math.inf
+
+    def check_evaluation(self, privacy: Privacy, multiplier: float) -> None:
+        """Raises FederatedError if a message that asks for an evaluation offers less: noise demanded for updates must
+        be on evaluations too, and none are sent where updates are sent only in secure sums."""
+        noise = multiplier if privacy.noise != "none" and privacy.evaluation == "noisy" else 0.0
+        own = noise if privacy.noise == "local" else 0.0
+        offers = [
+            ("least_noise", noise >= self.least_noise, f"noise of {self.least_noise:g} or more", f"{noise:g}"),
+            ("least_own_noise", own >= self.least_own_noise, f"local noise of {self.least_own_noise:g}", f"{own:g}"),
+            ("most_epsilon", noise or self.most_epsilon == math.inf, "noise", "none"),
+            *(
+                (name, not getattr(self, name), "none, as it is not sent in a secure sum", "a message for one")
+                for name in ("secure_only", "least_devices", "malicious_only")
+            ),
+        ]
+        for name, enough, expected, got in offers:
+            if not enough:
+                raise FederatedError(f"this device's owner demands {name}: evaluation: expected {expected}, got {got}")
+
+    def check_spent(self, spent: Accountant) -> None:
+        """Raises FederatedError if a device's account after a message would exceed what is demanded."""
+        if self.most_epsilon < math.inf and (got := spent.epsilon(self.delta)) > self.most_epsilon:
+            raise FederatedError(
+                f"this device's owner demands most_epsilon: expected at most {self.most_epsilon:g} in one run, got "
+                f"{got:.4g} with this message"
+            )
 
     def check_version(self, params: Tree, only: Sequence[str]) -> None:
         """Raises FederatedError if a personal version of the parameters that match `only` (of none given: all) would

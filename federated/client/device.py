@@ -2,11 +2,11 @@
 
 A message is a packed object and tree (`federated.messages.packed`); `kind` is the request:
 
-    hello     -> hello       the device's name, how many examples it trains on, which bundle it has
+    hello     -> hello       the device's name, how many examples it has (1 where the number is private), its bundle
     train     -> update      the algorithm's local work on the device's data, encoded
     secure    -> secure      a stage of a secure sum (`federated.server.secure_round`)
     sync      -> personal    its personal version of the model, if its owner agreed
-    evaluate  -> evaluation  sums before and after adapting to a few examples
+    evaluate  -> evaluation  sums before and after adapting to a few examples, or shares with noise
 
 An invalid message is answered with a refusal that gives the reason. All randomness follows from the run's seed, the
 round and the device's name, and personal state from an earlier round: a repeated request gets the same answer.
@@ -15,6 +15,7 @@ round and the device's name, and personal state from an earlier round: a repeate
 from __future__ import annotations
 
 import hmac
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -32,13 +33,14 @@ from federated.client.state import StateStore
 from federated.codec import Codec, Spec
 from federated.data import draw, pick, size, split, support_query
 from federated.errors import FederatedError
-from federated.evaluation import before_after
+from federated.evaluation import WIDEST, before_after, shares
 from federated.evaluation import told as loss_told
 from federated.learner import Batch, Evaluation, Learner
 from federated.messages.agreement import work_digest
 from federated.messages.downlink import Behind, catch_up, first, follows, read_whole
 from federated.messages.packed import pack, unpack
 from federated.messages.transforms import Transforms
+from federated.privacy.accountant import Accountant
 from federated.privacy.noise import NoiseSource, SecureSource
 from federated.privacy.secure import FixedPoint, Identity, SecureDevice, Stage
 from federated.server.rounds import seed_of
@@ -47,7 +49,7 @@ from lite_runtime.errors import MsedgeError
 
 __all__ = ["VERSION", "Device"]
 
-VERSION = 1
+VERSION = 2
 """The version of the messages; both ends must have the same."""
 TUNING = 0.05
 """The rate of SGD for algorithms without such a hyperparameter."""
@@ -116,16 +118,19 @@ class Device:
         """Who this is. A run greets a device when it begins: state of earlier runs is deleted then, including the
         secrets of their sums. `proof` shows that a device which returns as another node has the state of the one that
         joined; it differs from run to run, so that one server cannot use it in another's run."""
-        run = str(_opened(message)[0]["run"])
+        words, _ = _opened(message)
+        run, hidden = str(words["run"]), words.get("private") is True or self.demands.noisy
         self.store.forget_others(self.name, (run, _model(run)))
         proof = hmac.digest(self.store.secret(self.name), run.encode(), "sha256").hex()
-        return {"kind": "hello", "examples": size(self.data), "bundle": self.bundle, "proof": proof}, {}
+        count = 1 if hidden else size(self.data)
+        return {"kind": "hello", "examples": count, "bundle": self.bundle, "proof": proof}, {}
 
     def train(self, message: bytes) -> Reply:
         """A round's work."""
         task = self._task(message)
         algorithm, run, meta = task.algorithm, str(task.meta["run"]), task.meta
         self.demands.check(task.transforms.privacy, meta["multiplier"])
+        self._spend(task)
         personal = algorithm.enrol(task.broadcast)
         kept = (self.store.load(self.name, run, task.round) or {}) if personal or task.transforms.codec.feedback else {}
         train, _ = self._parts(task)
@@ -141,7 +146,22 @@ class Device:
             data, residual = _encode(task.transforms.codec, leaving.tree, rng, kept.get("residual"))
         if personal or residual:
             self.store.save(self.name, run, task.round, {"personal": personal, "residual": residual})
-        return {"kind": "update", "examples": size(train)} | task.told(update.loss, leaving.within), {"data": data}
+        count = 1 if task.transforms.quiet else size(train)
+        return {"kind": "update", "examples": count} | task.told(update.loss, leaving.within), {"data": data}
+
+    def _spend(self, task: Task) -> None:
+        """Charge a message with noise to this device's own account of the run, before it leaves. Raises FederatedError
+        if its owner does not allow that much. The server's noise counts as if this device took part in every round."""
+        multiplier = float(task.meta["multiplier"])
+        if task.transforms.privacy.noise == "none":
+            return
+        run = str(task.meta["run"])
+        if self.demands.most_epsilon < math.inf:
+            account = Accountant().charge(multiplier)
+            for noise, count in self.store.spent(self.name, run).items():
+                account = account.charge(noise, 1.0, count)
+            self.demands.check_spent(account)
+        self.store.spend(self.name, run, multiplier)
 
     def secure(self, message: bytes) -> Reply:
         """A stage of a secure sum other than `train`. Its secrets are kept only between its messages: those of a sum
@@ -210,6 +230,7 @@ class Device:
         their training part and are tested on the others; held-out devices are tested on all their other examples."""
         task = self._task(message)
         meta = task.meta
+        self.demands.check_evaluation(task.transforms.privacy, meta["multiplier"])
         personal = task.algorithm.enrol(task.broadcast)
         kept = (self.store.load(self.name, str(meta["run"]), task.round + 1) or {}) if personal else {}
         rng = task.rng("evaluate", self.name)
@@ -222,7 +243,18 @@ class Device:
         own = kept.get("personal") or personal
         learner = task.algorithm.shaped(self.learner)
         before, after = before_after(task.algorithm, learner, task.broadcast, own, batches, query)
+        if task.transforms.noisy_evaluation:
+            return {"kind": "evaluation", "shares": self._noisy(task, before, after)}, {}
         return {"kind": "evaluation", "before": _sums(before), "after": _sums(after)}, {}
+
+    def _noisy(self, task: Task, before: Evaluation, after: Evaluation) -> list[float]:
+        """An evaluation to which noise is added, here or by the server."""
+        privacy, multiplier = task.transforms.privacy, float(task.meta["multiplier"])
+        self._spend(task)
+        found = shares(before, after, float(task.meta["lowest"]), privacy.most_loss)
+        if privacy.noise == "local":
+            found = found + WIDEST * multiplier * (self.source or SecureSource()).normal(len(found))
+        return [float(share) for share in found]
 
     def personal(self, message: bytes) -> Reply:
         """This device's personal version of the model, adapted to its examples, if its owner agreed to send it: all
@@ -400,7 +432,7 @@ _WORK = {
 _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "hello": {"run": (str,)},
     "train": _WORK,
-    "evaluate": {**_WORK, "held_out": (bool,), "support": (int,)},
+    "evaluate": {**_WORK, "held_out": (bool,), "support": (int,), "lowest": _NUMBER},
     "secure": {**_ROUND, "stage": (str,), "number": (int,)},
     "sync": {**_WORK, "only": (list,)},
 }

@@ -1,5 +1,5 @@
-"""A device's state between rounds: personal parameters, learned rates, residuals of its codec; its ledger of
-secure sums and the keys of devices that it met in them.
+"""A device's state between rounds: personal parameters, learned rates, residuals of its codec; its ledgers of secure
+sums and of messages with noise, and the keys of devices that it met in sums.
 
 One SQLite file. A state is stored with the run and the round that produced it, and a round starts from the newest state
 of an *earlier* round: a round that is requested again (the server was killed and resumed) gives the same answer. With
@@ -45,6 +45,15 @@ create table if not exists peers (
 """
 
 
+_SPENT = """
+create table if not exists spent (
+    device text not null, run text not null, noise real not null, count integer not null,
+    primary key (device, run, noise)
+) without rowid
+"""
+"""How many messages with noise a device has sent in a run, by the noise's multiplier; never deleted."""
+
+
 class StateStore:
     """States by device, run and round; a device is identified by the name of its node key.
 
@@ -59,7 +68,7 @@ class StateStore:
             self._base = sqlite3.connect(self._shown, isolation_level=None, check_same_thread=False, timeout=30)
             self._base.execute("pragma journal_mode = wal")
             self._base.execute(f"pragma synchronous = {'full' if durable else 'normal'}")
-            for table in (_TABLE, _LEDGER, _PEERS):
+            for table in (_TABLE, _LEDGER, _PEERS, _SPENT):
                 self._base.execute(table)
             found = int(self._base.execute("pragma user_version").fetchone()[0])
             if found not in (0, VERSION):
@@ -151,6 +160,20 @@ class StateStore:
                 ) from problem
         if not changed.rowcount:
             raise FederatedError(f"secure sum: round {number} of this run was already answered at this stage")
+
+    def spend(self, device: str, run: str, noise: float) -> None:
+        """Enter a message with noise of this multiplier, before it leaves."""
+        with self._guarded():
+            self._base.execute(
+                "insert into spent values (?, ?, ?, 1) on conflict do update set count = count + 1",
+                (device, run, noise),
+            )
+
+    def spent(self, device: str, run: str) -> dict[float, int]:
+        """How many messages with noise the device has sent in a run, by multiplier."""
+        with self._guarded():
+            rows = self._base.execute("select noise, count from spent where device = ? and run = ?", (device, run))
+            return {float(noise): int(count) for noise, count in rows}
 
     def meet(self, device: str, peers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Keep the keys of peers that have none yet; returns the kept ones of these peers."""

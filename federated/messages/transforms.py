@@ -55,6 +55,10 @@ class Privacy(Table, frozen=True):
     epsilon: NotNegative = 0.0
     """The privacy budget of all rounds together."""
     delta: Annotated[float, Meta(gt=0, lt=1, description="a number in (0, 1), less than 1 / devices")] = 1e-5
+    evaluation: Literal["noisy", "open"] = "noisy"
+    """With noise: whether evaluations get noise too, and are charged, or are sent as they are."""
+    most_loss: Annotated[float, Meta(gt=0)] = 10.0
+    """With noise: losses count as at most this much in evaluations."""
     sampling: Literal["fixed", "poisson"] = "fixed"
     """How devices are chosen: a fixed number, or each independently at random, which costs less epsilon."""
     secure: bool = False
@@ -164,6 +168,11 @@ class Transforms:
         """Whether devices do not report losses and norms, because no noise or mask would protect them."""
         return self.privacy.noise != "none" or self.privacy.secure
 
+    @property
+    def noisy_evaluation(self) -> bool:
+        """Whether evaluations get noise."""
+        return self.privacy.noise != "none" and self.privacy.evaluation == "noisy"
+
     @cached_property
     def clip(self) -> Clip | None:
         """This round's clipping."""
@@ -205,14 +214,15 @@ class Transforms:
         divisor = expected or devices
         return self._noise(self.clip, multiplier).of_mean(tree.scale(mean, devices / divisor), divisor, source)
 
-    def multiplier(self, rounds: int, rate: float) -> float:
-        """The noise multiplier: as given, or as required by `epsilon` for that many rounds. `rate`: the share of
-        devices per round."""
+    def multiplier(self, rounds: int, rate: float, evaluations: int = 0) -> float:
+        """The noise multiplier: as given, or as required by `epsilon` for that many rounds and evaluations. `rate`: the
+        share of devices per round."""
         if self.privacy.noise == "none":
             return 0.0
         if self.privacy.multiplier:
             return self.privacy.multiplier
-        return noise_for(self.privacy.epsilon, self.privacy.delta, self._rate(rate), rounds)
+        noisy = evaluations if self.noisy_evaluation else 0
+        return noise_for(self.privacy.epsilon, self.privacy.delta, self._rate(rate), rounds, noisy)
 
     def charge(self, account: Accountant, multiplier: float, rate: float, rounds: int = 1) -> Accountant:
         """The account after `rounds` more. Without Poisson sampling, or with local noise, the rounds of the device that

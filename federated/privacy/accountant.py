@@ -1,4 +1,5 @@
-"""Privacy accounting: Rényi differential privacy, summed over rounds and converted to (epsilon, delta).
+"""Privacy accounting, in two ways: by privacy loss distributions (`pld`), and by Rényi differential privacy, summed
+over rounds and converted to (epsilon, delta). Both give upper bounds, of which the smaller holds.
 
 Mironov, "Rényi Differential Privacy", CSF 2017; Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled
 Gaussian Mechanism", 2019; Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020,
@@ -7,7 +8,7 @@ proposition 12, for the conversion. Neighbouring runs differ in the presence of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import expm1, inf, isfinite, log, log1p
@@ -16,12 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from federated.errors import FederatedError
+from federated.privacy import pld
 from federated.tree import Array
 
 __all__ = ["ORDERS", "Accountant", "Spent", "epsilon_of", "noise_for", "renyi"]
 
 ORDERS = np.array([*(1 + tenths / 10 for tenths in range(1, 100)), *range(11, 64), 128, 256, 512, 1024], np.float64)
 """The orders at which divergences are summed: dense where small epsilons are found, sparse up to a thousand."""
+
+
+LARGEST_NOISE = 1e6
+"""The largest multiplier that `noise_for` tries."""
 
 
 class Spent(NamedTuple):
@@ -49,14 +55,27 @@ class Accountant:
                 f"privacy: expected noise >= 0, rate in (0, 1], rounds >= 0, got {noise}, {rate}, {rounds}"
             )
         new = Spent(float(noise), float(rate), int(rounds))
-        if self.spent and self.spent[-1][:2] == new[:2]:
-            return Accountant((*self.spent[:-1], new._replace(rounds=self.spent[-1].rounds + new.rounds)))
-        return Accountant((*self.spent, new))
+        for at, each in enumerate(self.spent):
+            if each[:2] == new[:2]:
+                more = new._replace(rounds=each.rounds + new.rounds)
+                return Accountant((*self.spent[:at], more, *self.spent[at + 1 :]))
+        return Accountant((*self.spent, new)) if rounds else self
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon at this delta over ORDERS; infinity if a round had no noise."""
+        """The smaller of the two bounds at this delta; infinity if a round had no noise."""
+        return min(self.bounds(delta).values())
+
+    def bounds(self, delta: float, ways: Collection[str] = ("pld", "rdp")) -> dict[str, float]:
+        """An upper bound of epsilon by each way, "pld" and "rdp" (over ORDERS)."""
         if not 0 < delta < 1:
             raise FederatedError(f"privacy: expected delta in (0, 1), got {delta}; take less than 1 / devices")
+        made = {"pld": self._by_losses, "rdp": self._by_divergences}
+        return {way: made[way](delta) for way in ways}
+
+    def _by_losses(self, delta: float) -> float:
+        return pld.epsilon(self.spent, delta)
+
+    def _by_divergences(self, delta: float) -> float:
         spent = sum((each.rounds * renyi(each.noise, each.rate) for each in self.spent), 0 * ORDERS)
         return epsilon_of(spent, ORDERS, delta)
 
@@ -75,23 +94,35 @@ class Accountant:
         return account
 
 
-def noise_for(epsilon: float, delta: float, rate: float = 1.0, rounds: int = 1) -> float:
-    """The noise multiplier with which `rounds` rounds cost at most `epsilon`, to 0.1 % and never too small.
+def noise_for(epsilon: float, delta: float, rate: float = 1.0, rounds: int = 1, whole: int = 0) -> float:
+    """The noise multiplier with which `rounds` rounds, and `whole` more with rate 1, cost at most `epsilon`, to 0.1 %
+    and never too small.
 
     Raises FederatedError if no multiplier up to a million is enough.
     """
 
-    def cost(noise: float) -> float:
-        return Accountant().charge(noise, rate, rounds).epsilon(delta)
+    def account(noise: float) -> Accountant:
+        return Accountant().charge(noise, rate, rounds).charge(noise, 1.0, whole)
+
+    def enough(noise: float) -> bool:
+        return account(noise).epsilon(delta) <= epsilon
 
     if not (epsilon > 0 and rounds >= 1):
         raise FederatedError(f"privacy: expected epsilon > 0 and rounds >= 1, got {epsilon}, {rounds}")
-    low, high = 0.01, 1e6
-    if cost(high) > epsilon:
+    if not enough(LARGEST_NOISE):
         raise FederatedError(f"privacy: no noise reaches epsilon {epsilon} at delta {delta}; allow larger ones")
-    while high / low > 1.001:
+    high = _least(lambda noise: account(noise).bounds(delta, ways=("rdp",))["rdp"] <= epsilon, 0.01, LARGEST_NOISE, 1.1)
+    low = high / 1.5
+    while low > 0.01 and enough(low):
+        low, high = low / 1.5, low
+    return _least(enough, max(low, 0.01), high, 1.001)
+
+
+def _least(enough: Callable[[float], bool], low: float, high: float, ratio: float) -> float:
+    """The least number that is enough, up to a ratio; `high` is."""
+    while high / low > ratio:
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if cost(middle) > epsilon else (low, middle)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 

@@ -68,13 +68,8 @@ def conduct(
         begun = exchange.now()
         nodes = meet(federation, exchange)
         attempt = federation.open(nodes)
-        if federation.transforms.privacy.secure:
-            federation.begun = attempt.number
-            if keep is not None:
-                checkpoint.save(keep, federation)  # a resumed server must not ask for this round again
-            row = _secure(attempt, exchange)
-        else:
-            row = _plain(attempt, exchange)
+        _keep(federation, attempt, keep)
+        row = _secure(attempt, exchange) if federation.transforms.privacy.secure else _plain(attempt, exchange)
         finish(federation, exchange, nodes, begun, keep=keep, watch=watch, after=after)
         failures = 0 if row["counted"] else failures + 1
         if failures >= rounds.attempts:
@@ -83,6 +78,16 @@ def conduct(
                 f"{attempt.quorum}, {failures} times in a row; "
                 f"refused: {row['refused'] or 'none'}{quoted(row['details'])}"
             )
+
+
+def _keep(federation: Federation, attempt: Round, keep: str | os.PathLike[str] | None) -> None:
+    """Save what a resumed server must know even if this attempt is lost: a secure round is not asked for again, and
+    noise that devices have sent is charged."""
+    secure, local = federation.transforms.privacy.secure, federation.transforms.privacy.noise == "local"
+    if secure:
+        federation.begun = attempt.number
+    if (secure or local) and keep is not None:
+        checkpoint.save(keep, federation)
 
 
 def finish(
@@ -102,9 +107,13 @@ def finish(
     """
     row = federation.rows[-1]
     row["seconds"] = exchange.now() - begun
+    due = row["counted"] and federation.due()
+    if due:
+        federation.charge_evaluation()
+        row["epsilon"] = federation.epsilon()
     if keep is not None:
         checkpoint.save(keep, federation)
-    if row["counted"] and federation.due():
+    if due:
         row["evaluation"] = evaluate(federation, exchange, nodes, row)
         row.update(after(exchange, nodes))
         row["seconds"] = exchange.now() - begun
@@ -118,6 +127,7 @@ def look_first(federation: Federation, exchange: Exchange) -> None:
     if federation.config.gate.against == "none" or federation.first is not None or federation.round:
         return
     carried = {"bytes_down": 0, "bytes_up": 0}
+    federation.charge_evaluation()
     found = evaluate(federation, exchange, meet(federation, exchange), carried)
     federation.first = {"evaluation": found, **carried}
 

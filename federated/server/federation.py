@@ -24,7 +24,7 @@ from federated.client.device import VERSION
 from federated.codec import Codec, Spec
 from federated.config import Config
 from federated.errors import FederatedError
-from federated.evaluation import Score, plain, summarise
+from federated.evaluation import WIDEST, Score, noisy_summary, plain, summarise
 from federated.messages.downlink import Downlink
 from federated.messages.packed import pack
 from federated.messages.transforms import Transforms
@@ -32,7 +32,16 @@ from federated.privacy.accountant import Accountant
 from federated.privacy.noise import NoiseSource, SecureSource
 from federated.server import rounds
 from federated.server.influence import Limited, limit, outliers
-from federated.server.replies import Expected, Failure, Received, Refused, read_evaluation, read_hello, read_update
+from federated.server.replies import (
+    Expected,
+    Failure,
+    Received,
+    Refused,
+    read_evaluation,
+    read_hello,
+    read_shares,
+    read_update,
+)  # fmt: skip
 from federated.server.template import payload_spec
 from federated.tree import Tree
 
@@ -148,7 +157,14 @@ class Federation:
     @cached_property
     def multiplier(self) -> float:
         """The noise multiplier with which all rounds together stay within the configured budget."""
-        return self.config.transforms.multiplier(self.config.rounds.count, self.config.rounds.fraction)
+        config = self.config
+        return config.transforms.multiplier(config.rounds.count, config.rounds.fraction, self._evaluations)
+
+    @property
+    def _evaluations(self) -> int:
+        """How many evaluations a run of all rounds has."""
+        every, first = self.config.evaluation.every, self.config.gate.against != "none"
+        return (math.ceil(self.config.rounds.count / every) if every else 0) + first
 
     @property
     def done(self) -> bool:
@@ -180,7 +196,8 @@ class Federation:
 
     def hello(self) -> bytes:
         """The message to new nodes."""
-        return pack({"version": VERSION, "kind": "hello", "run": self.run}, {})
+        private = self.transforms.privacy.noise != "none"
+        return pack({"version": VERSION, "kind": "hello", "run": self.run, "private": private}, {})
 
     def welcome(self, node: int, reply: bytes | Failure, nodes: Collection[int]) -> None:
         """Admit a new node, or count the reason for refusing it. A name belongs to the node that used it first in the
@@ -315,6 +332,7 @@ class Federation:
             chosen = rounds.choose(there, count, config.seed, number, self.attempt)
         for name in chosen:
             self.members[name].asked += 1
+        self._promise()
         return Round(self, number, {there[name]: name for name in chosen}, want, len(there))
 
     def survey(self, nodes: Collection[int]) -> list[Survey]:
@@ -327,8 +345,14 @@ class Federation:
                 count = min(len(there), config.evaluation.devices)
                 chosen = rounds.choose(there, count, config.rounds.seed, self.round)
                 words = {key: getattr(config.evaluation, key) for key in ("support", "steps", "batch")}
+                words["lowest"] = self.lowest
                 surveys.append(Survey(self, held_out, {there[name]: name for name in chosen}, words))
         return surveys
+
+    @property
+    def lowest(self) -> float:
+        """The smallest loss that a noisy evaluation tells."""
+        return -self.transforms.privacy.most_loss if self.start.signed else 0.0
 
     def due(self) -> bool:
         """Whether the last round ends in an evaluation."""
@@ -368,19 +392,28 @@ class Federation:
         self.step(noisy, devices / there)
 
     def step(self, mean: Tree, fraction: float) -> None:
-        """The algorithm's step, and its privacy cost."""
+        """The algorithm's step, and the privacy cost of noise that the server added."""
         state = _settled(self.scheduled(self.round + 1).apply(self.state, mean, fraction))
         self.link = self.link.next(self.algorithm.broadcast(state))
-        self.account = self.transforms.charge(self.account, self.multiplier, self.config.rounds.fraction)
+        if self.transforms.privacy.noise == "central":
+            self.account = self.transforms.charge(self.account, self.multiplier, self.config.rounds.fraction)
         self.state = state
         self.round += 1
         self.attempt = 0
 
-    def fail(self) -> None:
-        """An attempt failed. Updates with noise from the devices were sent nevertheless, and the next attempt sends
-        others: it costs as much as a round."""
+    def _promise(self) -> None:
+        """Charge an attempt at a round before devices are asked: those that add the noise send it whether the attempt
+        succeeds, fails, or is lost with the server."""
         if self.transforms.privacy.noise == "local":
             self.account = self.transforms.charge(self.account, self.multiplier, self.config.rounds.fraction)
+
+    def charge_evaluation(self) -> None:
+        """Charge an evaluation before devices are asked. Each device is in one group; which are asked is no secret."""
+        if self.transforms.noisy_evaluation:
+            self.account = self.account.charge(self.multiplier)
+
+    def fail(self) -> None:
+        """An attempt failed."""
         if self.transforms.privacy.secure:
             self.skip()
         else:
@@ -396,6 +429,24 @@ class Federation:
         privacy = self.transforms.privacy
         spent = self.account.epsilon(privacy.delta) if privacy.noise != "none" else math.inf
         return spent if math.isfinite(spent) else None
+
+    def guarantee(self) -> dict[str, Any] | None:
+        """What the account of a run with noise says, covers, and does not cover; None without noise."""
+        privacy = self.transforms.privacy
+        if privacy.noise == "none":
+            return None
+        bounds = self.account.bounds(privacy.delta)
+        noisy = self.transforms.noisy_evaluation
+        return {
+            "noise": privacy.noise,
+            "multiplier": self.multiplier,
+            "delta": privacy.delta,
+            "epsilon": self.epsilon(),
+            "bounds": {way: value if math.isfinite(value) else None for way, value in bounds.items()},
+            "spent": self.account.as_data(),
+            "covered": ["updates", *(["evaluations"] if noisy else [])],
+            "not_covered": [*([] if noisy else ["evaluations"]), "who answers", "personal versions with consent"],
+        }
 
     def weight(self, received: Received) -> float:
         """The weight of an update."""
@@ -560,6 +611,8 @@ class Survey:
     asked: dict[int, str]
     words: Mapping[str, Any]
     found: dict[str, Score] = field(default_factory=dict)
+    shares: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """What devices sent instead of a score, if evaluations get noise."""
     refused: Counter[str] = field(default_factory=Counter)
     lost: dict[str, str] = field(default_factory=dict)
     """Why a device that was asked has no score."""
@@ -578,33 +631,57 @@ class Survey:
         federation = self.federation
         name = self.asked.get(node)
         try:
-            if name is None or name in self.found:
+            if name is None or name in self._answered:
                 raise Refused("unasked" if name is None else "duplicate", f"node {node}")
             expected = Expected("evaluation", name, federation.run, federation.round, federation.attempt)
-            found = read_evaluation(reply, expected, federation.config.limits, federation.start.signed)
+            if federation.transforms.noisy_evaluation:
+                self.shares[name] = read_shares(reply, expected, self._room)
+            else:
+                self.found[name] = read_evaluation(reply, expected, federation.config.limits, federation.start.signed)
         except Refused as refused:
             if name is not None and refused.reason == "behind" and federation.lost(name):
                 return self._question(None)
             self.refused[refused.reason] += 1
             self.details.append(described(name, refused))
-            if name is not None and name not in self.found:
+            if name is not None and name not in self._answered:
                 self.lost[name] = refused.reason
             return None
-        self.found[name] = found
         federation.arrived(name, federation.link.version)
         return None
 
+    @property
+    def _answered(self) -> Collection[str]:
+        return self.shares if self.federation.transforms.noisy_evaluation else self.found
+
+    @property
+    def _room(self) -> float:
+        """How far noise that devices add may take a share out of [0, 1]."""
+        federation = self.federation
+        local = federation.transforms.privacy.noise == "local"
+        return 6 * WIDEST * federation.multiplier if local else 0.0
+
+    def _published(self) -> dict[str, Any] | None:
+        """The means of what devices sent, with the server's noise if theirs has none."""
+        federation = self.federation
+        if not self.shares:
+            return None
+        mean = np.mean([self.shares[name] for name in sorted(self.shares)], axis=0)
+        if federation.transforms.privacy.noise == "central":
+            mean = mean + WIDEST * federation.multiplier / len(self.shares) * federation.source.normal(len(mean))
+        return noisy_summary(len(self.shares), mean, federation.lowest, federation.transforms.privacy.most_loss)
+
     def close(self) -> dict[str, Any]:
-        """The summary as plain data, every device's score, which devices diverged, and why others have no score."""
+        """The summary as plain data, every device's score, which devices diverged, and why others have no score. With
+        noise, only what the noise protects."""
         scores = [self.found[name] for name in sorted(self.found)]
         tested = [each for each in scores if each.examples]
-        lost = Counter(self.lost.get(name, "silent") for name in self.asked.values() if name not in self.found)
+        lost = Counter(self.lost.get(name, "silent") for name in self.asked.values() if name not in self._answered)
         return {
             "asked": len(self.asked),
-            "answered": len(self.found),
+            "answered": len(self._answered),
             "lost": dict(sorted(lost.items())),
             "diverged": [each.device for each in tested if each.diverged],
-            "summary": plain(summarise(scores)) if tested else None,
+            "summary": plain(summarise(scores)) if tested else self._published(),
             "refused": dict(sorted(self.refused.items())),
             "details": self.details[:MOST_DETAILS],
             "by_device": {each.device: [each.accuracy_before, each.accuracy_after] for each in tested},

@@ -55,9 +55,11 @@ def _worse(gate: Gate, before: Mapping[str, Any] | None, survey: Mapping[str, An
 
 
 def _figure(name: str, survey: Mapping[str, Any] | None) -> float | None:
-    """The mean accuracy, or the median of losses, which one device cannot make infinite."""
+    """The mean accuracy, or the median of losses, which one device cannot make infinite; with noise, the mean of
+    losses, which are bounded."""
     summary = (survey or {}).get("summary")
     if summary is None:
         return None
-    value: float | None = summary[f"median_{name}"] if name.startswith("loss") else summary[name]["mean"]
+    median = name.startswith("loss") and not summary.get("noisy")
+    value: float | None = summary[f"median_{name}"] if median else summary[name]["mean"]
     return value

@@ -27,7 +27,7 @@ from federated.tree import Tree
 
 __all__ = [
     "REASONS", "Expected", "Failure", "Greeted", "Received", "Refused", "read_evaluation", "read_hello",
-    "read_personal", "read_secure", "read_update",
+    "read_personal", "read_secure", "read_shares", "read_update",
 ]  # fmt: skip
 
 REASONS: Mapping[str, str] = {
@@ -149,6 +149,16 @@ def read_personal(reply: bytes | Failure, expected: Expected) -> tuple[str, dict
     consent = meta.get("consent")
     _fits(consent in CONSENTS, "malformed", f"expected one of {', '.join(CONSENTS)}, got {_short(consent)}")
     return str(consent), body
+
+
+def read_shares(reply: bytes | Failure, expected: Expected, room: float) -> tuple[float, ...]:
+    """A device's evaluation with noise: see `evaluation.shares`. room: how far noise may take a share out of [0, 1];
+    what is beyond counts as the nearest that is not. Raises Refused."""
+    meta, _ = _expected(reply, expected)
+    match meta.get("shares"):
+        case [float(), float(), float(), float()] as found if all(math.isfinite(each) for each in found):
+            return tuple(min(max(each, -room), 1 + room) for each in found)
+    raise Refused("malformed", f"expected 4 shares, got {_short(meta.get('shares'))}")
 
 
 def read_evaluation(reply: bytes | Failure, expected: Expected, limits: Limits, signed: bool = True) -> Score:

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from federated.algorithms import ALGORITHMS
-from federated.client.device import Device
+from federated.client.device import VERSION, Device
 from federated.client.state import StateStore
 from federated.config import Config
 from federated.errors import FederatedError
@@ -172,7 +172,7 @@ HOSTILE: list[tuple[str, Alter]] = [
     ("failed", crash),
     ("unreadable", lambda message, answer: answer if b"hello" in answer else b"nonsense"),
     ("unreadable", lambda message, answer: answer if b"hello" in answer else answer[:-7]),
-    ("version", meta(version=2)),
+    ("version", meta(version=VERSION + 1)),
     ("replayed", meta(run="another")),
     ("replayed", meta(round=7)),
     ("replayed", meta(round=None)),
@@ -260,8 +260,8 @@ def test_a_name_is_not_reused_while_its_node_is_connected() -> None:
 def test_a_name_is_printable(name: Any) -> None:
     """Seeds are drawn from names, and terminals show them."""
     federation = Federation.begin(config(), fleet(2).start)
-    hello = {"version": 1, "kind": "hello", "run": federation.run, "bundle": BUNDLE, "device": name, "examples": 5}
-    federation.welcome(1, pack(hello, {}), {1})
+    hello = {"version": VERSION, "kind": "hello", "run": federation.run, "bundle": BUNDLE, "examples": 5}
+    federation.welcome(1, pack({**hello, "device": name}, {}), {1})
     assert not federation.members and federation.turned_away == {"malformed": 1}
 
 
@@ -464,7 +464,7 @@ def test_poisson_sampling_is_secret(tmp_path: Path) -> None:
     privacy = {"clip": 0.5, "noise": "central", "multiplier": 0.5, "sampling": "poisson"}
     words = config(privacy=privacy, rounds={"count": 9, "fraction": 0.5, "minimum": 1})
     one, other = (Federation.begin(words, fleet(2).start) for _ in range(2))
-    hello = {"version": 1, "kind": "hello", "bundle": BUNDLE, "examples": 5}
+    hello = {"version": VERSION, "kind": "hello", "bundle": BUNDLE, "examples": 5}
     nodes = range(40)
     for federation in (one, other):
         for node in nodes:
@@ -490,7 +490,7 @@ def test_local_noise_leaves_the_device_with_the_update() -> None:
 def test_local_noise_is_charged_even_if_the_round_fails() -> None:
     """Devices send their updates whether or not enough of them do."""
     federation = Federation.begin(config(privacy={"clip": 0.1, "noise": "local", "multiplier": 1.0}), fleet(2).start)
-    hello = {"version": 1, "kind": "hello", "run": federation.run, "bundle": BUNDLE, "examples": 5}
+    hello = {"version": VERSION, "kind": "hello", "run": federation.run, "bundle": BUNDLE, "examples": 5}
     for node in (1, 2):
         federation.welcome(node, pack({**hello, "device": f"device-{node}"}, {}), {1, 2})
     spent = [federation.epsilon()]

@@ -148,7 +148,8 @@ class SecureDevice:
 
     def _authentic(self, neighbours: Collection[int]) -> None:
         """Raises FederatedError for keys that were not signed by devices that this one knows."""
-        assert self._identity is not None  # checked with the terms
+        if self._identity is None:
+            raise FederatedError("secure sum: expected an identity of this device, got none")
         found = {one: identity_of(row) for one, row in self._keys.items()}
         names, keys = {name for name, _ in found.values()}, {key for _, key in found.values()}
         if min(len(names), len(keys)) < len(found):

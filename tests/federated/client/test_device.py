@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from federated.client.demands import Demands
-from federated.client.device import MOST, Device
+from federated.client.device import MOST, VERSION, Device
 from federated.client.state import StateStore
 from federated.errors import FederatedError
 from federated.learner import Batch
@@ -21,7 +21,7 @@ from tests.federated.fleets import BUNDLE, config, fleet
 MADE = fleet(1)
 FEDERATION = Federation.begin(config(algorithm={"name": "scaffold"}), MADE.start)
 FEDERATION.round = 1
-WORDS = {"support": 2, "steps": 2, "batch": 4}
+WORDS = {"support": 2, "steps": 2, "batch": 4, "lowest": 0.0}
 MESSAGES = {
     "train": FEDERATION.work(1),
     "evaluate": FEDERATION.task("evaluate", 1, {"held_out": False, **WORDS}),
@@ -66,7 +66,7 @@ def test_a_message_of_whatever_fields_is_answered(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"version": 2}, "version"),
+        ({"version": VERSION + 1}, "version"),
         ({"kind": "delete"}, "expected one of hello"),
         ({"bundle": "another"}, "install the same bundle"),
         ({"algorithm": {"name": "maml"}}, "second derivatives"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from federated.client.demands import Demands
-from federated.client.device import Device
+from federated.client.device import VERSION, Device
 from federated.client.identity import identity, main, pins
 from federated.client.nodes import device_from
 from federated.client.state import StateStore
@@ -73,7 +73,7 @@ class Play:
     def request(self, node: int, stage: str, body: bytes) -> bytes:
         """A request of this server's own making."""
         number, federation = self.secure.numbers[NAMES[node]], self.round.federation
-        meta = {"version": 1, "kind": "secure", "run": federation.run, "round": self.round.number, "attempt": 0,
+        meta = {"version": VERSION, "kind": "secure", "run": federation.run, "round": self.round.number, "attempt": 0,
                 "stage": stage, "number": number}  # fmt: skip
         kind = wire.Stage.SURVIVORS if stage == "agree" or not self.secure.server.terms.malicious else (
             wire.Stage.SIGNATURES)
