@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import queue
+import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -202,8 +203,8 @@ def reveal(device: Device, message: bytes, barrier: Any, answers: Any) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_of_two_requests_at_once_one_is_answered(tmp_path: Path, model: str) -> None:
-    """Two processes of one device, asked at once to reveal the sum of six and the sum of five."""
-    fork = multiprocessing.get_context("fork")
+    """Two instances of one device, each with its own connection to the state file, asked at once to reveal the sum of
+    six and the sum of five."""
     those = devices()
     for name, device in zip(NAMES, those.values(), strict=True):
         device.store = StateStore(tmp_path / name)
@@ -211,19 +212,19 @@ def test_of_two_requests_at_once_one_is_answered(tmp_path: Path, model: str) -> 
     a_round = Play(begin(those, words(model)), those).until(last)
     a_round.secure.messages(last)
     for node in range(4):
-        barrier, answers = fork.Barrier(2), fork.Queue()
-        processes = []
+        barrier, answers = threading.Barrier(2), queue.SimpleQueue[str]()
+        threads = []
         for gone in ((), (6,)):
             rows = wire.pack_rows({one: b"" for one in range(1, 7) if one not in gone})
             store, name = StateStore(tmp_path / NAMES[node]), NAMES[node]
             twin = Device(name, MADE.learner, MADE.shards[name], store, BUNDLE)
             message = a_round.request(node, last, rows)
-            processes.append(fork.Process(target=reveal, args=(twin, message, barrier, answers)))
-        for process in processes:
-            process.start()
-        assert sorted(answers.get(timeout=60) for _ in processes) == ["refusal", "secure"]
-        for process in processes:
-            process.join()
+            threads.append(threading.Thread(target=reveal, args=(twin, message, barrier, answers)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(answers.get(timeout=60) for _ in threads) == ["refusal", "secure"]
 
 
 def test_devices_that_were_told_different_lists_reveal_nothing() -> None:
