@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from federated import tree
 from federated.tree import Array, Tree
 
-__all__ = ["Batch", "Evaluation", "Gradient", "Learner", "Shaped", "sgd"]
+__all__ = ["Batch", "Evaluation", "Gradient", "Indexed", "Learner", "Shaped", "sgd"]
 
 Carry = TypeVar("Carry")
 
@@ -96,6 +96,40 @@ class Shaped:
                 lambda slope, x: slope + self._weight_decay * x if x.ndim >= 2 else slope, grads, params
             )
         return found._replace(grads=grads)
+
+
+class Indexed:
+    """A learner for batches of row numbers in `pool`; everything else is the given learner's.
+
+    The examples are read in the step that uses them. A batch then takes the memory of the one before, in the
+    processor's cache; to copy all batches of a round first evicts from it what the next device needs (200 examples of
+    561 numbers: 0.4 MiB). Every leaf of a batch holds the numbers; `inputs` may be empty.
+    """
+
+    def __init__(self, learner: Learner, pool: Batch) -> None:
+        self._learner, self._pool = learner, pool
+        self.second_order, self.scan = learner.second_order, learner.scan
+
+    @property
+    def params(self) -> Tree:
+        """The learner's."""
+        return self._learner.params
+
+    def gradient(self, params: Tree, batch: Batch) -> Gradient:
+        """See `Learner`."""
+        return self._learner.gradient(params, self._read(batch))
+
+    def meta_gradient(self, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
+        """See `Learner`."""
+        return self._learner.meta_gradient(params, rates, self._read(support), self._read(query))
+
+    def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
+        """See `Learner`."""
+        return self._learner.evaluate(params, self._read(batch))
+
+    def _read(self, batch: Batch) -> Batch:
+        rows, pool = batch.labels, self._pool
+        return Batch({name: values.take(rows, 0) for name, values in pool.inputs.items()}, pool.labels.take(rows, 0))
 
 
 def sgd(params: Tree, gradient: Gradient, rate: Any) -> dict[str, Any]:

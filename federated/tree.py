@@ -103,6 +103,6 @@ def take(tree: Tree, names: Any) -> dict[str, Any]:
 
 def merge(tree: Tree, changes: Tree) -> dict[str, Any]:
     """The tree with some top-level entries replaced, its order kept. KeyError for a name it does not have."""
-    if unknown := changes.keys() - tree.keys():
-        raise KeyError(", ".join(sorted(unknown)))
-    return {name: changes.get(name, leaf) for name, leaf in tree.items()}
+    if not changes.keys() <= tree.keys():
+        raise KeyError(", ".join(sorted(changes.keys() - tree.keys())))
+    return {**tree, **changes}

@@ -23,6 +23,11 @@ __all__ = ["JaxLearner"]
 
 Carry = TypeVar("Carry")
 
+UNROLLED = 4
+"""Local steps in one turn of XLA's loop. A turn has a cost of its own, which counts for small models: softmax
+regression 561-6, 4 steps on batches of 50, takes 140 µs of core time per device instead of 178 (medians of 6 runs in
+turns, two threads); a convolutional network is as fast as before and takes 1 s longer to compile."""
+
 
 class JaxLearner:
     """The learner of `model`'s one output: pure functions that can be jitted, mapped and differentiated.
@@ -99,7 +104,7 @@ class JaxLearner:
         self, step: Callable[[Carry, Batch], tuple[Carry, Any]], carry: Carry, batches: Batch
     ) -> tuple[Carry, Any]:
         """`jax.lax.scan`."""
-        return jax.lax.scan(step, carry, batches)
+        return jax.lax.scan(step, carry, batches, unroll=UNROLLED)
 
     def _read(self, batch: Batch) -> Batch:
         """The examples that a batch refers to, or the batch itself if it contains them."""

@@ -38,14 +38,14 @@ def descend(
     def step(carry: tuple[Tree, Tree, Tree], batch: Batch) -> tuple[tuple[Tree, Tree, Tree], Any]:
         params, gradients, velocity = carry
         gradient = learner.gradient(params, batch)
-        gradients = accumulate(gradients, gradient.grads)
+        gradients = accumulate(gradients, gradient.grads) if summed else gradients
         if pull is not None:
             gradient = gradient._replace(grads=tree.add(gradient.grads, pull(params)))
         gradient, velocity = _heavy(gradient, velocity, momentum)
         carry = sgd(params, gradient, rate), gradients, velocity
         return carry, {"loss": gradient.loss, "statistics": gradient.statistics}
 
-    nothing = tree.zeros(params)
+    nothing = tree.zeros(params) if summed or tree.is_on(momentum) else {}
     start: tuple[Tree, Tree, Tree] = params, nothing if summed else {}, nothing if tree.is_on(momentum) else {}
     (params, gradients, _), seen = learner.scan(step, start, batches)
     return Descent(params, seen["loss"].mean(), tuple(seen["statistics"]), gradients)

@@ -35,7 +35,7 @@ from federated.data import draw, pick, size, split, support_query
 from federated.errors import FederatedError
 from federated.evaluation import WIDEST, before_after, shares
 from federated.evaluation import told as loss_told
-from federated.learner import Batch, Evaluation, Learner
+from federated.learner import Batch, Evaluation, Indexed, Learner
 from federated.messages.agreement import work_digest
 from federated.messages.downlink import Behind, catch_up, first, follows, read_whole
 from federated.messages.packed import pack, unpack
@@ -135,8 +135,9 @@ class Device:
         kept = (self.store.load(self.name, run, task.round) or {}) if personal or task.transforms.codec.feedback else {}
         train, _ = self._parts(task)
         rng = task.rng("train", self.name)
-        batches = draw(train, rng, meta["steps"] * algorithm.batches_a_step, meta["batch"])
-        learner = algorithm.shaped(self.learner)
+        rows = Batch({}, np.arange(size(train)))
+        batches = draw(rows, rng, meta["steps"] * algorithm.batches_a_step, meta["batch"])
+        learner = algorithm.shaped(Indexed(self.learner, train))
         update, personal = algorithm.local(learner, task.broadcast, kept.get("personal") or personal, batches)
         leaving = task.transforms.outgoing(update.payload, self.source or SecureSource(), meta["multiplier"])
         residual: Tree = {}
@@ -320,8 +321,10 @@ class Device:
         """The examples trained on and those kept to test with; the same ones in every round."""
         key = float(task.meta["test"]), int(task.meta["seed"])
         if self._split is None or self._split[0] != key:
-            rng = np.random.default_rng(seed_of(key[1], "test", self.name))
-            parts = split(self.data, 1 - key[0], rng) if key[0] else (self.data, pick(self.data, slice(0)))
+            parts = self.data, pick(self.data, slice(0))
+            if key[0]:
+                rng = np.random.default_rng(seed_of(key[1], "test", self.name))
+                parts = split(self.data, 1 - key[0], rng)
             self._split = key, parts
         return self._split[1]
 

@@ -39,6 +39,7 @@ __all__ = ["Codec", "Difference", "Encoded", "Feedback"]
 _HEADER = struct.Struct("<2sBB8sII")
 _MAGIC, _VERSION = b"mf", 1
 _IS_DIFFERENCE, _IS_WHOLE = 1, 2
+_NOWHERE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -139,17 +140,19 @@ class Codec:
         spec = Spec.of(tree)
         vector = spec.flatten(tree)
         if whole:
-            packed = self._form(True).values.pack(vector, np.diff(spec.bounds), rng)
+            packed = self._form(True).values.pack(vector, spec.counts, rng)
             return Encoded(self._sealed(packed, _IS_WHOLE, spec), {})
         known = spec.flatten(reference) if reference is not None and self.find(Difference) else None
         if known is not None:
             vector -= known
         if self.feedback and residual:
             vector += spec.flatten(residual)
-        with np.errstate(over="ignore"):
-            choice = self._choose(vector, rng, later=self.feedback or known is not None)
+        choice = Choice(b"", _NOWHERE, vector)
+        if self.selection is not None:
+            with np.errstate(over="ignore"):
+                choice = self.selection.choose(vector, rng, self.feedback or known is not None)
+            _check(choice.values)
         _check(vector)
-        _check(choice.values)
         packed = self.values.pack(choice.values, _counts(self, choice.positions, spec), rng)
         body = choice.header + packed
         data = self._sealed(body, 0, spec) if known is None else self._sealed(_crc(known) + body, _IS_DIFFERENCE, spec)
@@ -196,12 +199,6 @@ class Codec:
     def _sealed(self, body: bytes, flags: int, spec: Spec) -> bytes:
         return _HEADER.pack(_MAGIC, _VERSION, flags, _digest(self, spec), len(body), zlib.crc32(body)) + body
 
-    def _choose(self, vector: Array, rng: np.random.Generator, later: bool) -> Choice:
-        """`later`: what is left out is sent with the next payload, in its difference or by feedback."""
-        if self.selection is None:
-            return Choice(b"", np.arange(0), vector)
-        return self.selection.choose(vector, rng, later)
-
     def _known(self, reader: Reader, spec: Spec, reference: Tree | None) -> Array:
         """The reference of a difference, after checking that it is the same here."""
         crc = bytes(reader.take(4, "the reference's checksum"))
@@ -215,7 +212,7 @@ class Codec:
     def _vector(self, reader: Reader, spec: Spec) -> Array:
         """The flat vector in a body, without the reference."""
         if self.selection is None:
-            return self.values.unpack(reader, np.diff(spec.bounds))
+            return self.values.unpack(reader, spec.counts)
         positions = self.selection.positions(reader, spec.size)
         vector = np.zeros(spec.size, np.float32)
         vector[positions] = self.values.unpack(reader, _counts(self, positions, spec))
@@ -224,7 +221,7 @@ class Codec:
 
 def _counts(codec: Codec, positions: Array, spec: Spec) -> Array:
     """How many of the values sent belong to each array."""
-    return np.diff(spec.bounds if codec.selection is None else np.searchsorted(positions, spec.bounds))
+    return spec.counts if codec.selection is None else np.diff(np.searchsorted(positions, spec.bounds))
 
 
 def _check(vector: Array) -> None:

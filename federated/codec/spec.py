@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -50,6 +50,24 @@ class Spec:
         return np.array([0, *accumulate(prod(leaf.shape) for leaf in self.leaves)], np.int64)
 
     @cached_property
+    def counts(self) -> Array:
+        """int64 [leaves]: the elements of each array."""
+        return np.diff(self.bounds)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return [int(bound) for bound in self.bounds]
+
+    @cached_property
+    def _as_list(self) -> list[Leaf]:
+        return list(self.leaves)
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether all arrays are float32 already."""
+        return all(leaf.dtype == "float32" for leaf in self.leaves)
+
+    @cached_property
     def size(self) -> int:
         """Elements in all."""
         return int(self.bounds[-1])
@@ -66,13 +84,14 @@ class Spec:
         LIMIT.
         """
         found = list(_walk(tree))
-        if any(
-            path != leaf.path or array.shape != leaf.shape or dtype_name(array.dtype) != leaf.dtype
-            for (path, array), leaf in zip(found, self.leaves, strict=False)
-        ) or len(found) != len(self.leaves):
+        if [Leaf(path, array.shape, dtype_name(array.dtype)) for path, array in found] != self._as_list:
             raise FederatedError(_difference(self.leaves, found))
-        with np.errstate(over="ignore"):
-            flat = np.concatenate([array.reshape(-1) for _, array in found], dtype=np.float32, casting="same_kind")
+        parts = [array.reshape(-1) for _, array in found]
+        if self._plain:
+            flat = np.concatenate(parts)
+        else:
+            with np.errstate(over="ignore"):
+                flat = np.concatenate(parts, dtype=np.float32, casting="same_kind")
         if not in_range(flat):
             first = int(np.argmin(np.abs(flat) <= LIMIT))
             at = int(np.searchsorted(self.bounds, first, side="right")) - 1
@@ -85,8 +104,7 @@ class Spec:
     def unflatten(self, vector: Array) -> dict[str, object]:
         """The tree of a vector [size], in the spec's dtypes; arrays of the vector's own dtype are views of it."""
         tree: dict[str, object] = {}
-        ends = self.bounds.tolist()
-        for leaf, begin, end in zip(self.leaves, ends, ends[1:], strict=False):
+        for leaf, (begin, end) in zip(self.leaves, pairwise(self._ends), strict=True):
             inner = tree
             for name in leaf.path[:-1]:
                 inner = inner.setdefault(name, {})  # type: ignore[assignment]

@@ -53,7 +53,7 @@ def pack(meta: Mapping[str, Any], tree: Tree) -> bytes:
         if dtype_name(array.dtype) not in DTYPES:
             raise ValueError(f"{'/'.join(path)}: expected one of {', '.join(DTYPES)}, got {array.dtype}")
     rows = [(path, dtype_name(array.dtype), array.shape) for path, array in arrays]
-    head = json.dumps({"meta": meta, "arrays": rows}, separators=(",", ":"), allow_nan=False).encode()
+    head = _ENCODER.encode({"meta": meta, "arrays": rows}).encode()
     parts = [head + b" " * (-len(head) % ALIGN)]
     for _, array in arrays:
         data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -99,7 +99,7 @@ def _leaves(tree: Tree, prefix: Path) -> Iterator[tuple[Path, Any]]:
 
 def _head(text: bytes, what: str) -> tuple[dict[str, Any], list[Any]]:
     try:
-        head = json.loads(text, parse_constant=_no_constant)
+        head = _DECODER.decode(text.decode())
     except (ValueError, RecursionError) as problem:
         _refuse(what, f"a head that is not JSON ({problem})")
     match head:
@@ -110,6 +110,11 @@ def _head(text: bytes, what: str) -> tuple[dict[str, Any], list[Any]]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+"""Made once: `json.dumps` and `json.loads` make new ones in every call."""
 
 
 def _row(row: Any, what: str) -> tuple[Path, np.dtype, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -29,6 +29,8 @@ class Aggregator(ABC):
     name: ClassVar[str]
     tolerates: ClassVar[str]
     """How many devices may be malicious, in words."""
+    one_by_one: ClassVar[bool] = False
+    """Whether `combine` reads every row once, in order: then there is never a second copy of all updates."""
 
     def __call__(self, trees: Sequence[Tree], weights: Sequence[float]) -> Aggregate:
         """The aggregate of the trees. Rules that count devices give all the same weight and ignore `weights`: a weight
@@ -42,13 +44,14 @@ class Aggregator(ABC):
         if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
             raise FederatedError("aggregation: expected finite weights from 0, some above 0")
         spec = Spec.of(trees[0])
-        rows = np.stack([spec.flatten(tree) for tree in trees])
-        vector, left_out = self.combine(rows, shares)
+        rows = map(spec.flatten, trees)
+        vector, left_out = self.combine(rows if self.one_by_one else np.stack(list(rows)), shares)
         return Aggregate(spec.unflatten(vector.astype(np.float32)), left_out)
 
     @abstractmethod
     def combine(self, rows: Array, weights: Array) -> tuple[Array, tuple[int, ...]]:
-        """The aggregate of float32 rows [devices, size], and which rows were excluded."""
+        """The aggregate of float32 rows [devices, size], an iterator over them if `one_by_one`, and which rows were
+        excluded."""
 
     def need(self, devices: int, least: int, why: str) -> None:
         """Raises FederatedError if there are fewer devices than the rule needs."""
@@ -62,6 +65,7 @@ class Mean(Aggregator):
 
     name = "mean"
     tolerates = "no device"
+    one_by_one = True
 
     def combine(self, rows: Array, weights: Array) -> tuple[Array, tuple[int, ...]]:
         """In float64."""
@@ -91,9 +95,9 @@ class NormBound(Aggregator):
         return weighted_sum(rows, factors * weights / weights.sum()), ()
 
 
-def weighted_sum(rows: Array, weights: Array) -> Array:
+def weighted_sum(rows: Iterable[Array], weights: Array) -> Array:
     """In float64, in order, row by row: a matrix product with all rows as float64 takes 1.6 times as long."""
-    total = np.zeros(rows.shape[1])
+    total: Array = 0.0
     for weight, row in zip(weights, rows, strict=True):
-        total += np.multiply(row, weight, dtype=np.float64)
+        total = total + np.multiply(row, weight, dtype=np.float64)
     return total

@@ -189,7 +189,7 @@ def conduct_async(
                 for ticket, to in exchange.send("train", {node: message}).items():
                     rules.sent(ticket, to, names[node], len(message), exchange.now())
         asked_at = exchange.now()  # answers that arrive during the evaluation are polled before devices expire
-        replies = exchange.poll(list(rules.busy))
+        replies = list(exchange.poll(list(rules.busy)))
         for ticket, reply in replies:
             rules.take(ticket, reply)
             if not rules.fruitless:

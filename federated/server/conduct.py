@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -27,8 +27,9 @@ class Exchange(Protocol):
     def send(self, kind: str, messages: Mapping[int, bytes]) -> dict[str, int]:
         """Send messages to nodes; returns a ticket for each that could be sent, with its node."""
 
-    def poll(self, tickets: Collection[str]) -> list[tuple[str, bytes | Failure]]:
-        """Replies for these tickets that arrived and were not returned before."""
+    def poll(self, tickets: Collection[str]) -> Iterator[tuple[str, bytes | Failure]]:
+        """Replies for these tickets that arrived and were not taken before. In a simulation a device works when its
+        reply is taken."""
 
     def now(self) -> float:
         """Seconds since some moment; monotonic."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,14 +105,15 @@ class Received:
 def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) -> Greeted:
     """What a device says about itself. Raises Refused."""
     meta, _ = _read(reply)
-    _fits(meta.get("run") == run, "replayed", f"expected run {run!r}, got {meta.get('run')!r}")
+    _fits(meta.get("run") == run, "replayed", lambda: f"expected run {run!r}, got {meta.get('run')!r}")
     _answers(meta, "hello")
-    _fits(meta.get("bundle") == bundle, "version", f"expected bundle {bundle[:12]}, got {_short(meta.get('bundle'))}")
+    got = meta.get("bundle")
+    _fits(got == bundle, "version", lambda: f"expected bundle {bundle[:12]}, got {_short(got)}")
     name, proof = meta.get("device"), meta.get("proof", "")
     fits = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
-    _fits(fits, "malformed", f"expected a name of 1 to 200 printable letters, got {_short(name)}")
+    _fits(fits, "malformed", lambda: f"expected a name of 1 to 200 printable letters, got {_short(name)}")
     fits = isinstance(proof, str) and len(proof) in (0, 64) and proof.isalnum() | (not proof)
-    _fits(fits, "malformed", f"expected a proof of 64 letters, got {_short(proof)}")
+    _fits(fits, "malformed", lambda: f"expected a proof of 64 letters, got {_short(proof)}")
     identity = hashlib.sha256(proof.encode()).hexdigest() if proof else ""
     return Greeted(str(name), _examples(meta, limits), identity)
 
@@ -132,8 +133,8 @@ def read_update(
     told = None if transforms.quiet else _loss(meta.get("loss"), signed, "payload")
     payload = _decode(body, transforms.codec, spec)
     norm = math.sqrt(sum(float(np.vdot(leaf, leaf)) for _, leaf in tree.leaves(payload)))
-    _fits(norm <= limits.norm, "norm", f"expected a norm of at most {limits.norm:g}, got {norm:g}")
-    _fits(within in (0, 1), "malformed", f"expected within to be 0 or 1, got {_short(within)}")
+    _fits(norm <= limits.norm, "norm", lambda: f"expected a norm of at most {limits.norm:g}, got {norm:g}")
+    _fits(within in (0, 1), "malformed", lambda: f"expected within to be 0 or 1, got {_short(within)}")
     return Received(expected.device, payload, examples, told, norm, len(reply), float(within))
 
 
@@ -147,7 +148,7 @@ def read_personal(reply: bytes | Failure, expected: Expected) -> tuple[str, dict
     """The owner's consent, and the parameters, unchecked: `PersonalStore.put` checks them. Raises Refused."""
     meta, body = _expected(reply, expected)
     consent = meta.get("consent")
-    _fits(consent in CONSENTS, "malformed", f"expected one of {', '.join(CONSENTS)}, got {_short(consent)}")
+    _fits(consent in CONSENTS, "malformed", lambda: f"expected one of {', '.join(CONSENTS)}, got {_short(consent)}")
     return str(consent), body
 
 
@@ -165,7 +166,7 @@ def read_evaluation(reply: bytes | Failure, expected: Expected, limits: Limits, 
     """A device's score before and after adapting. `signed`: whether a loss may be below 0. Raises Refused."""
     meta, _ = _expected(reply, expected)
     before, after = (_sums(meta.get(key), limits, signed) for key in ("before", "after"))
-    _fits(before.examples == after.examples, "malformed", "expected the same examples before and after")
+    _fits(before.examples == after.examples, "malformed", lambda: "expected the same examples before and after")
     return score(expected.device, before, after)
 
 
@@ -177,17 +178,18 @@ def _read(reply: bytes | Failure) -> tuple[dict[str, Any], dict[str, Any]]:
     except FederatedError as error:
         raise Refused("unreadable", str(error)) from None
     version = meta.get("version")
-    _fits(version == VERSION, "version", f"expected messages of version {VERSION}, got {_short(version)}")
+    _fits(version == VERSION, "version", lambda: f"expected messages of version {VERSION}, got {_short(version)}")
     return meta, body
 
 
 def _expected(reply: bytes | Failure, expected: Expected) -> tuple[dict[str, Any], dict[str, Any]]:
     meta, body = _read(reply)
     for key in ("run", "round", "attempt"):
-        wanted = getattr(expected, key)
-        _fits(meta.get(key) == wanted, "replayed", f"expected {key} {wanted!r}, got {_short(meta.get(key))}")
-    device = meta.get("device")
-    _fits(device == expected.device, "impostor", f"expected {expected.device!r} to answer, got {_short(device)}")
+        wanted, got = getattr(expected, key), meta.get(key)
+        if got != wanted:
+            raise Refused("replayed", f"expected {key} {wanted!r}, got {_short(got)}")
+    device, name = meta.get("device"), expected.device
+    _fits(device == name, "impostor", lambda: f"expected {name!r} to answer, got {_short(device)}")
     _answers(meta, expected.kind)
     return meta, body
 
@@ -195,7 +197,7 @@ def _expected(reply: bytes | Failure, expected: Expected) -> tuple[dict[str, Any
 def _answers(meta: Mapping[str, Any], kind: str) -> None:
     if meta.get("kind") == "refusal":
         raise Refused("behind" if meta.get("behind") is True else "refused", str(meta.get("why")))
-    _fits(meta.get("kind") == kind, "malformed", f"expected {kind!r}, got {_short(meta.get('kind'))}")
+    _fits(meta.get("kind") == kind, "malformed", lambda: f"expected {kind!r}, got {_short(meta.get('kind'))}")
 
 
 def _examples(meta: Mapping[str, Any], limits: Limits) -> int:
@@ -208,7 +210,7 @@ def _examples(meta: Mapping[str, Any], limits: Limits) -> int:
 def _decode(body: Mapping[str, Any], codec: Codec, spec: Spec | None) -> dict[str, Any]:
     data = _bytes(body)
     if spec is None:
-        _fits(not data, "payload", f"expected no parameters, got {len(data)} bytes")
+        _fits(not data, "payload", lambda: f"expected no parameters, got {len(data)} bytes")
         return {}
     try:
         return codec.decode(data, spec)
@@ -237,9 +239,10 @@ def _loss(loss: Any, signed: bool, reason: str) -> float:
     """A loss that a device reports, checked. Raises Refused."""
     least = -LARGEST if signed else -ROUNDING
     fits = isinstance(loss, int | float) and not isinstance(loss, bool) and least <= loss <= LARGEST
+    if fits:
+        return float(loss)
     got = "none: it diverged" if loss is None else _short(loss)
-    _fits(fits, reason, f"expected a loss from {least:g} to {LARGEST:g}, got {got}")
-    return float(loss)
+    raise Refused(reason, f"expected a loss from {least:g} to {LARGEST:g}, got {got}")
 
 
 def _short(value: object) -> str:
@@ -247,6 +250,7 @@ def _short(value: object) -> str:
     return repr(value)[:80]
 
 
-def _fits(truth: bool, reason: str, detail: str) -> None:
+def _fits(truth: bool, reason: str, detail: Callable[[], str]) -> None:
+    """Raises Refused unless it is true. `detail` is called only then: to write it takes longer than to check."""
     if not truth:
-        raise Refused(reason, detail)
+        raise Refused(reason, detail())

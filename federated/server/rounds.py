@@ -51,7 +51,7 @@ def toss(names: Collection[str], fraction: float, secret: str, number: int, atte
 def held_out(names: Sequence[str], share: float, seed: int) -> set[str]:
     """The held-out devices, which never train: each is drawn independently, so that a device that joins later does not
     change the others."""
-    return {name for name in names if seed_of(seed, "held out", name) < share * 2**64}
+    return {name for name in names if seed_of(seed, "held out", name) < share * 2**64} if share else set()
 
 
 def reliability(times_asked: int, times_answered: int) -> float:

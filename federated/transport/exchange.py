@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
@@ -33,10 +33,10 @@ class GridExchange:
         sent = self._grid.push_messages([Message(carried[message], node, kind) for node, message in messages.items()])
         return {name: node for name, node in zip(sent, messages, strict=False) if name}
 
-    def poll(self, tickets: Collection[str]) -> list[tuple[str, bytes | Failure]]:
+    def poll(self, tickets: Collection[str]) -> Iterator[tuple[str, bytes | Failure]]:
         """The replies that have arrived."""
-        replies = self._grid.pull_messages(list(tickets))
-        return [(reply.metadata.reply_to_message_id, _reply(reply)) for reply in replies]
+        for reply in self._grid.pull_messages(list(tickets)):
+            yield reply.metadata.reply_to_message_id, _reply(reply)
 
     def now(self) -> float:
         """Seconds by the grid's clock, or the machine's monotonic one."""

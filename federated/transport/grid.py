@@ -1,13 +1,15 @@
 """A grid in this process: the same ServerApp and ClientApp, no Ray, no sockets, no serialisation.
 
-Devices work one after another when their messages are sent. With `delay`, an answer is available only once the grid's
-own clock has reached its time, and the clock jumps ahead whenever the server waits: stragglers, deadlines and
-asynchronous rounds of hours are simulated in the time of the computation alone, reproducibly.
+Devices work one after another, each when its answer is taken: the server has read an answer before the next one is
+computed, so the answers of a round are never in memory together. With `delay`, devices work when their messages are
+sent, because the answer of a straggler may never be taken, and an answer is available only once the grid's own clock
+has reached its time. The clock jumps ahead whenever the server waits: stragglers, deadlines and asynchronous rounds of
+hours are simulated in the time of the computation alone, reproducibly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -40,7 +42,10 @@ class LocalGrid(Grid):
         self._clock = 0.0
         self._sent: dict[int, int] = {}
         self._count = 0
+        self._open: dict[str, Message] = {}
+        """Messages to devices that have not worked on them."""
         self._ready: dict[str, tuple[float, Message]] = {}
+        """Answers, and when they are available."""
         self.contexts = {
             node: Context(RUN, node, {"device": name}, RecordDict(), {}) for node, name in enumerate(names, SERVER + 1)
         }
@@ -72,30 +77,40 @@ class LocalGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Let the devices work; returns ids for pulling the answers."""
+        """Returns ids for pulling the answers."""
         ids = []
         for message in messages:
             self._count += 1
             name = str(self._count)
             message.metadata.__dict__["_message_id"] = name
-            node = message.metadata.dst_node_id
-            nth = self._sent[node] = self._sent.get(node, -1) + 1
-            later = self._delay(str(self.contexts[node].node_config["device"]), nth) if self._delay else 0.0
-            if later < float("inf"):
-                self._ready[name] = self._clock + later, self._answer(message, self.contexts[node])
+            if self._delay is None:
+                self._open[name] = message
+            else:
+                self._work_now(name, message, self._delay)
             ids.append(name)
         return ids
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers that are available."""
-        there = [name for name in message_ids if name in self._ready and self._ready[name][0] <= self._clock]
-        return [self._ready.pop(name)[1] for name in there]
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        """The answers that are available. Without `delay` the next device works when the next answer is taken."""
+        for name in list(message_ids):
+            if name in self._open:
+                yield self._answer(self._open.pop(name))
+            elif name in self._ready and self._ready[name][0] <= self._clock:
+                yield self._ready.pop(name)[1]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Both in one call: only answers that are available at once."""
-        return self.pull_messages(self.push_messages(messages))
+        return list(self.pull_messages(self.push_messages(messages)))
 
-    def _answer(self, message: Message, context: Context) -> Message:
+    def _work_now(self, name: str, message: Message, delay: Callable[[str, int], float]) -> None:
+        node = message.metadata.dst_node_id
+        nth = self._sent[node] = self._sent.get(node, -1) + 1
+        later = delay(str(self.contexts[node].node_config["device"]), nth)
+        if later < float("inf"):
+            self._ready[name] = self._clock + later, self._answer(message)
+
+    def _answer(self, message: Message) -> Message:
+        context = self.contexts[message.metadata.dst_node_id]
         try:
             return self._app(message, context)
         except Exception as error:  # user code: an app; the server gets its error as from a SuperNode

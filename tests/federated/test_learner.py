@@ -21,7 +21,7 @@ from federated.algorithms.steps import look_ahead
 from federated.client.lite import LiteLearner, stacked
 from federated.data import draw
 from federated.errors import FederatedError
-from federated.learner import Batch, Gradient, sgd
+from federated.learner import Batch, Gradient, Indexed, sgd
 from lite_runtime import bundle
 
 RNG = np.random.default_rng(0)
@@ -108,6 +108,22 @@ def test_a_device_does_what_the_simulator_does(lite: LiteLearner, oracle: JaxLea
     for entry in mine.payload:
         close(mine.payload[entry], theirs.payload[entry])
     close(kept.get("params", {}), other.get("params", {}))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "qfedavg", "scaffold", "fedrep", "fomaml", "perfedavg"])
+def test_batches_of_row_numbers_give_the_same_bits(lite: LiteLearner, name: str) -> None:
+    algorithm = algorithm_from({"name": name})
+    pool = Batch({"x": np.random.default_rng(1).normal(size=(11, 7)).astype(np.float32)}, np.arange(11) % 3)
+    broadcast = algorithm.broadcast(algorithm.init(lite.params))
+    personal = algorithm.enrol(broadcast)
+    steps = 2 * algorithm.batches_a_step
+    copied = draw(pool, np.random.default_rng(2), steps, 4)
+    numbers = draw(Batch({}, np.arange(11)), np.random.default_rng(2), steps, 4)
+    expected = algorithm.local(lite, broadcast, personal, copied)
+    got = algorithm.local(Indexed(lite, pool), broadcast, personal, numbers)
+    for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert Indexed(lite, pool).evaluate(lite.params, Batch({}, np.arange(11))) == lite.evaluate(lite.params, pool)
 
 
 def test_a_frozen_body_leaves_the_head_to_learn(converted: bytes) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from cloud.errors import TrainError
 from cloud.federated import JaxLearner, Simulator
-from cloud.federated.simulator import _compute
+from cloud.federated.simulator import _compute, _Lot
 from cloud.zoo import mlp
 from converter import convert
 from federated import tree
@@ -155,6 +155,16 @@ def test_batches_drawn_ahead_are_the_same_batches(learner: JaxLearner) -> None:
         reports = [run.round(fraction) for run in (ahead, late)]
         assert reports[0].devices == reports[1].devices
     jax.tree.map(np.testing.assert_array_equal, ahead.state, late.state)
+
+
+def test_a_batch_of_all_examples_is_the_one_that_would_be_drawn(learner: JaxLearner) -> None:
+    pool = Batch({"x": np.zeros((12, 5), np.float32)}, np.zeros(12, np.int32))
+    shards = {"a": np.array([3, 0, 2, 1]), "b": np.arange(4, 12)}
+    run = Simulator(ALGORITHMS["fedavg"](), learner, pool, shards, steps=1, size=4)
+    names, rows = run._lot(_Lot(3, 1.0, 1))
+    assert names == ["a", "b"]
+    for name, own in zip(names, rows, strict=True):
+        np.testing.assert_array_equal(own, np.sort(run._drawn(shards[name], ("train", 3, name), 1, 4)))
 
 
 def test_empty_devices_are_named(learner: JaxLearner) -> None:

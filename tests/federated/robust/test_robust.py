@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from math import ceil
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federated.errors import FederatedError
-from federated.robust import AGGREGATORS, Aggregator, NormBound, aggregator_from
+from federated.robust import AGGREGATORS, Aggregator, Mean, NormBound, aggregator_from
 
 Rows = np.ndarray
 
@@ -192,3 +193,25 @@ def test_configurations_that_make_no_sense(name: str, parameters: dict[str, obje
 
 def test_every_rule_states_how_many_attackers_it_tolerates() -> None:
     assert all(rule.tolerates and issubclass(rule, Aggregator) for rule in AGGREGATORS.values())
+
+
+def test_the_mean_holds_one_row_at_a_time_and_adds_in_order() -> None:
+    rows = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
+    weights = np.arange(1.0, 10.0)
+    alive: list[weakref.ref[Rows]] = []
+
+    def taken() -> Iterator[Rows]:
+        for row in rows:
+            copy = row.copy()
+            alive.append(weakref.ref(copy))
+            yield copy
+            del copy
+            assert sum(each() is not None for each in alive) <= 1
+
+    expected = np.zeros(5)
+    for weight, row in zip(weights / weights.sum(), rows, strict=True):
+        expected += row.astype(np.float64) * weight
+    mean, left_out = Mean().combine(taken(), weights)
+    np.testing.assert_array_equal(mean, expected)
+    assert left_out == ()
+    np.testing.assert_array_equal(flat(Mean()(trees(rows), list(weights)).tree), expected.astype(np.float32))
