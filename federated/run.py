@@ -18,6 +18,7 @@ from federated.data import shards
 from federated.errors import FederatedError
 from federated.learner import Batch, Learner
 from federated.readiness import check, check_algorithm
+from federated.runs import of_file
 from federated.server import checkpoint
 from federated.server.asynchronous import conduct_async
 from federated.server.conduct import After, Exchange, Watch, conduct
@@ -112,15 +113,19 @@ def simulate(
     return ended[0]
 
 
-def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
+def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation | None:
     """The ServerApp's work: the run of the configuration file that `words` (`flwr run --run-config`) name: `config`,
-    and `resume` to continue from its checkpoint if there is one. Prints each round as a line of JSON.
+    and `resume` to continue from its checkpoint if there is one. Prints each round as a line of JSON. None for a run
+    without a model (`federated.runs`).
 
     Raises FederatedError without a configuration, or for a checkpoint of an earlier run without `resume`.
     """
     path = words.get("config")
     if not isinstance(path, str) or not path:
         raise FederatedError(f"--run-config: expected config='FILE.toml', got {path!r}")
+    if (other := of_file(path)) is not None:
+        other.conduct(exchange, lambda row: print(json.dumps(row), flush=True))
+        return None
     config = read(path)
     _, start = opened(config)
     keep = config.state.checkpoint

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -39,6 +40,9 @@ class Demands(Table, frozen=True):
     """Personal versions are sent only if the server asks for no parameters but these: glob patterns separated by
     spaces; "": any."""
 
+    features_only: str = ""
+    """Questions about data, and trees, are answered only if they are about these arrays: glob patterns separated by
+    spaces, the labels as "labels"; "": any."""
     malicious_only: bool = False
     """Updates are sent only in secure sums that hold against a malicious server."""
 
@@ -82,6 +86,16 @@ class Demands(Table, frozen=True):
                 f"this device's owner demands version_only: expected sync.only within {self.version_only!r}, got "
                 f"{min(beyond)!r} and {len(beyond) - 1} more"
             )
+
+    def check_features(self, names: Sequence[str]) -> None:
+        """Raises FederatedError for a question about an array that the owner does not allow."""
+        allowed = self.features_only.split()
+        for name in names if allowed else ():
+            if not any(fnmatchcase(name, pattern) for pattern in allowed):
+                raise FederatedError(
+                    f"this device's owner demands features_only: expected a question about {self.features_only!r}, got "
+                    f"one about {name!r}"
+                )
 
     def check_sum(self, fewest: int, malicious: bool) -> None:
         """Raises FederatedError if `fewest`, the smallest number of devices in a secure sum, is too small, or if it

@@ -7,6 +7,7 @@ A message is a packed object and tree (`federated.messages.packed`); `kind` is t
     secure    -> secure      a stage of a secure sum (`federated.server.secure_round`)
     sync      -> personal    its personal version of the model, if its owner agreed
     evaluate  -> evaluation  sums before and after adapting to a few examples
+    question  -> answer      a contribution to a sum (`federated.analytics`)
 
 An invalid message is answered with a refusal that gives the reason. All randomness follows from the run's seed, the
 round and the device's name, and personal state from an earlier round: a repeated request gets the same answer.
@@ -26,6 +27,8 @@ import numpy as np
 from federated import tree
 from federated.algorithms import Algorithm, algorithm_from
 from federated.algorithms.steps import tune
+from federated.analytics.base import Asked, question_digest
+from federated.analytics.registry import question_from
 from federated.client.demands import Demands
 from federated.client.identity import identity
 from federated.client.state import StateStore
@@ -162,6 +165,29 @@ class Device:
             answer = _STAGES[meta["stage"]](party, request)
             self._step(meta, stage, party)
         return {"kind": "secure"}, {"data": np.frombuffer(answer, np.uint8)}
+
+    def question(self, message: bytes) -> Reply:
+        """A contribution to a sum of what devices hold, if the owner allows the question; masked in a secure sum."""
+        meta, body = _opened(message)
+        arrays = body.get("arrays", {})
+        if not isinstance(arrays, dict) or not all(isinstance(value, np.ndarray) for value in arrays.values()):
+            raise FederatedError("question: expected arrays by name")
+        asked = Asked.of(question_from(meta["question"]), meta, arrays)
+        self.demands.check_features(asked.question.features or (*self.data.inputs, "labels"))
+        self.demands.check(asked.privacy, asked.multiplier)
+        # The same examples answer all questions of a run: no other ones are revealed by asking again.
+        rng = np.random.default_rng(seed_of(meta["seed"], "question", self.name))
+        vector = asked.vector(self.data, rng, self.source or SecureSource())
+        if not asked.privacy.secure:
+            return {"kind": "answer"}, {"data": vector}
+        if "secure" not in body:
+            raise FederatedError("question: expected a message of the secure sum")
+        digest, party = question_digest(meta, arrays), self._party(meta)
+        if party.terms.work != digest:
+            raise FederatedError("secure sum: expected the question that all devices agreed on, got another")
+        masked = party.masked(body["secure"].tobytes(), vector.astype(np.int32).view(np.uint32))
+        self._step(meta, Stage.MASKED, party, sha256(digest + vector.tobytes()).digest())
+        return {"kind": "answer"}, {"data": np.frombuffer(masked, np.uint8)}
 
     def _identity(self) -> Identity:
         return identity(self.store, self.name, self.peers)
@@ -368,7 +394,8 @@ def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
     if not (0 <= meta.get("model", 0) < 1 << 31 and all(type(size) is int and size >= 0 for size in sizes)):
         raise FederatedError(f"{kind}: expected a version and lengths, got {meta['model']}, {str(meta['parts'])[:80]}")
     if not 0 <= meta.get("test", 0) < 1 or not 0 <= meta.get("multiplier", 0) < np.inf:
-        raise FederatedError(f"{kind}: expected a share and a multiplier, got {meta['test']}, {meta['multiplier']}")
+        share = meta.get("test", 0)
+        raise FederatedError(f"{kind}: expected a share and a multiplier, got {share}, {meta['multiplier']}")
     if kind == "secure" and meta["stage"] not in ("keys", *_STAGES):
         raise FederatedError(f"secure: expected a stage, one of keys, {', '.join(_STAGES)}, got {meta['stage'][:80]!r}")
     for key in _ARRAYS.get(kind, ()):
@@ -403,6 +430,10 @@ _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "evaluate": {**_WORK, "held_out": (bool,), "support": (int,)},
     "secure": {**_ROUND, "stage": (str,), "number": (int,)},
     "sync": {**_WORK, "only": (list,)},
+    "question": {
+        **_ROUND, "question": (dict,), "step": _NUMBER, "devices": (int,), "noise": (str,), "secure": (bool,),
+        "threat": (str,), "multiplier": _NUMBER, "seed": (int,),
+    },
 }
 _STAGES: Mapping[str, Callable[[SecureDevice, bytes], bytes]] = {
     "shares": SecureDevice.shares,
@@ -416,4 +447,5 @@ _KINDS: Mapping[str, Callable[[Device, bytes], Reply]] = {
     "evaluate": Device.evaluate,
     "secure": Device.secure,
     "sync": Device.personal,
+    "question": Device.question,
 }
