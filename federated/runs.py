@@ -52,7 +52,10 @@ class Run:
 def of_file(path: str | os.PathLike[str]) -> Run | None:
     """The run that a TOML file describes; None if the file is about training a bundle. Raises FederatedError."""
     words = Reader(FederatedError, "check the path").file(path)
-    return parse(words, Path(path).resolve().parent)
+    run = parse(words, Path(path).resolve().parent)
+    if run is not None and run.kind == "trees" and not run.config.report.model:
+        raise FederatedError("report.model: expected the file that the trees are written to, got none")
+    return run
 
 
 def parse(words: Mapping[str, Any], folder: Path = Path()) -> Run | None:

@@ -61,7 +61,7 @@ def federate(
 
     The devices train a bundle made with `msedge convert --trainable`. The configuration sets the algorithm, the
     selection of devices, the encoding of updates, and the files that are written. A configuration with
-    [[analytics]] asks for statistics of the devices' data instead.
+    [[analytics]] asks for statistics of the devices' data instead, one with [trees] grows boosted trees.
     """
     _refuse_unused(context)
     if init:
@@ -157,10 +157,14 @@ def _simulate_other(other: Run, devices: int, as_json: bool) -> None:
     data = other.shards(devices)
     say(f"{other.kind}: {len(data)} devices")
     made = simulate(other, data) | {"wall_seconds": perf_counter() - begun}
+    made.pop("model", None)  # in its own file
     if as_json:
         emit(made)
         return
-    for result in made["results"]:
+    if other.kind == "trees":
+        leaves = sum(row["leaves"] for row in made["results"])
+        print(f"{made['objective']}: {len(made['results'])} rounds, {leaves} leaves, in {other.config.report.model}")
+    for result in made["results"] if other.kind == "analytics" else ():
         print(result_text(result))
     cost = "" if made["epsilon"] is None else f"; epsilon {made['epsilon']:.3g} at delta {made['delta']:g}"
     print(

@@ -26,7 +26,7 @@ from federated.privacy.noise import NoiseSource
 from federated.tables import Reader, Table, Whole
 from federated.tree import Array
 
-__all__ = ["MOST_EXAMPLES", "Asked", "Feature", "Question", "answer_limit", "question_digest"]
+__all__ = ["MOST_EXAMPLES", "Asked", "Feature", "Question", "answer_dtype", "answer_limit", "question_digest"]
 
 READ = Reader(FederatedError, "docs/federated-analytics.md has an example")
 MOST_EXAMPLES = 1_000_000
@@ -156,7 +156,8 @@ class Asked:
         return cls(question, arrays, float(step), devices, privacy, float(multiplier))
 
     def vector(self, data: Batch, rng: np.random.Generator, source: NoiseSource) -> Array:
-        """The contribution as it leaves: int64 [size], multiples of the step, with the device's own noise if any."""
+        """The contribution as it leaves: multiples of the step, int32 or int64 [size], with the device's own noise if
+        any."""
         question, found = self.question, self.question.of(data, self.arrays, rng)
         fits = found.shape == (question.size,) and bool(np.isfinite(found).all())
         if not fits or float(np.linalg.norm(found)) > question.bound * (1 + 1e-9):
@@ -168,7 +169,12 @@ class Asked:
             raise FederatedError(
                 f"question: expected sums of {self.devices} devices below 2^31, got contributions of up to {limit}"
             )
-        return np.rint(found / self.step).clip(-limit, limit).astype(np.int64)
+        return np.rint(found / self.step).clip(-limit, limit).astype(answer_dtype(limit))
+
+
+def answer_dtype(limit: int) -> type[np.signedinteger[Any]]:
+    """The dtype of an answer with integers up to this magnitude."""
+    return np.int32 if limit <= _INTEGER else np.int64
 
 
 def answer_limit(question: Question, step: float, noise: str, multiplier: float) -> int:

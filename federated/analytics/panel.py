@@ -178,7 +178,10 @@ class Sum:
         self._gather("query", dict.fromkeys(self.asked, message), "answer", read)
         if len(self.answers) < self.panel.quorum(len(self.asked)):
             return None
-        return np.sum([self.answers[name] for name in sorted(self.answers)], axis=0), len(self.answers)
+        total = np.zeros(size, np.int64)
+        for name in sorted(self.answers):
+            total += self.answers[name]
+        return total, len(self.answers)
 
     def secure(self) -> tuple[Array, int] | None:
         """Four or five exchanges; None if too few stayed."""

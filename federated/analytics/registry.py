@@ -11,6 +11,7 @@ from federated.analytics.base import READ, Question
 from federated.analytics.counts import Counts, Moments
 from federated.analytics.prefixes import Prefixes
 from federated.errors import FederatedError
+from federated.trees.questions import Gradients, Grids, Spans
 
 __all__ = ["QUESTIONS", "question_from", "words_of"]
 
@@ -18,6 +19,9 @@ QUESTIONS: Mapping[str, type[Question]] = {
     "counts": Counts,
     "moments": Moments,
     "prefixes": Prefixes,
+    "spans": Spans,
+    "grids": Grids,
+    "gradients": Gradients,
 }
 
 

@@ -167,7 +167,8 @@ class Device:
         return {"kind": "secure"}, {"data": np.frombuffer(answer, np.uint8)}
 
     def question(self, message: bytes) -> Reply:
-        """A contribution to a sum of what devices hold, if the owner allows the question; masked in a secure sum."""
+        """A contribution to a sum of what devices hold, masked in a secure sum. Raises FederatedError for a question
+        that the owner does not allow, or that makes no sense."""
         meta, body = _opened(message)
         arrays = body.get("arrays", {})
         if not isinstance(arrays, dict) or not all(isinstance(value, np.ndarray) for value in arrays.values()):

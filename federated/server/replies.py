@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from federated import tree
+from federated.analytics.base import answer_dtype
 from federated.client.device import VERSION
 from federated.codec import Codec, Spec
 from federated.config import Limits
@@ -140,12 +141,13 @@ def read_update(
 
 
 def read_answer(reply: bytes | Failure, expected: Expected, size: int, limit: int, signed: bool, norm: float) -> Array:
-    """A contribution to a sum (int64 [size]), none of its elements above `limit` in magnitude, none below 0 unless
-    `signed`, of at most this Euclidean norm. Raises Refused."""
+    """A contribution to a sum (`answer_dtype(limit)` [size]), none of its elements above `limit` in magnitude, none
+    below 0 unless `signed`, of at most this Euclidean norm. Raises Refused."""
     _, body = _expected(reply, expected)
     data = body.get("data")
-    if not (isinstance(data, np.ndarray) and data.dtype == np.int64 and data.shape == (size,) and len(body) == 1):
-        raise Refused("payload", f"expected int64 [{size}] named data and nothing else")
+    kind = answer_dtype(limit)
+    if not (isinstance(data, np.ndarray) and data.dtype == kind and data.shape == (size,) and len(body) == 1):
+        raise Refused("payload", f"expected {kind.__name__} [{size}] named data and nothing else")
     least = -limit if signed else 0
     fits = bool(((data >= least) & (data <= limit)).all())
     _fits(fits, "payload", f"expected numbers from {least} to {limit}, got {data.min()} to {data.max()}")
