@@ -121,7 +121,7 @@ class Grids(Rows, frozen=True):
         if not (low < high).all():
             raise FederatedError("trees: expected ranges with low below high")
         known = ~np.isnan(x)
-        values = np.where(known, x, low).astype(np.float64).clip(low, high)
+        values = np.asarray(np.where(known, x, low), np.float64).clip(low, high)
         at = np.floor((values - low) / (high - low) * self.bins).astype(np.int64).clip(0, self.bins - 1)
         return _counted(at, known, self.bins)
 

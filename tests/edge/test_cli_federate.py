@@ -318,7 +318,7 @@ def test_statistics_and_trees_need_no_bundle(config: Path) -> None:
     (folder / "trees.toml").write_text(TREES)
     shown, said = msedge(folder / "questions.toml", "--simulate", "0")
     assert "analytics: 6 devices" in said
-    parts = ("x: mean ", "spread: quantiles", "  0.5: ", "labels: each ± 0\n  from 0: ", "words from 1 on", "5 questions")
+    parts = ("x: mean ", "spread: quantiles", "  0.5: ", "labels: each ± 0\n  from 0: ", "words from 1", "5 questions")
     assert [part for part in parts if part not in shown] == []
     made = json.loads(msedge(folder / "questions.toml", "--simulate", "4", "--json")[0])
     assert made["devices"] == 4 and made["results"] == json.loads((folder / "out.json").read_text())["results"]

@@ -132,6 +132,20 @@ def test_what_an_owner_demands_is_obeyed(demands: Any, privacy: Any, declined: s
     assert not declined or any("d003" in detail and f"demands {declined}" in detail for detail in row["details"])
 
 
+@pytest.mark.parametrize("lost_from", [2, 3, 4, 5])
+def test_a_device_that_is_lost_during_a_secure_sum_is_left_out_or_counted(lost_from: int) -> None:
+    """Its answers: 0 hello, 1 keys, 2 shares, 3 its contribution, 4 signature, 5 reveal."""
+    run = parse({"analytics": [HISTOGRAM], "privacy": {"secure": True}, "rounds": {"deadline": 5.0}})
+    assert run is not None
+    data = fleet()
+    delay = lambda name, nth: float("inf") if name == "d003" and nth >= lost_from else 0.0  # noqa: E731
+    made = simulate(run, data, delay=delay)
+    result = made["results"][0]
+    assert result["devices"] == (8 if lost_from > 3 else 7)
+    there = [each.labels for name, each in data.items() if name != "d003" or lost_from > 3]
+    np.testing.assert_allclose(result["counts"], np.bincount(np.concatenate(there)) / 30, atol=1e-5)
+
+
 def test_too_few_answers_end_the_run() -> None:
     run = parse({"analytics": [HISTOGRAM], "rounds": {"quorum": 0.9, "attempts": 2}})
     assert run is not None
