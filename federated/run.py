@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,19 +125,24 @@ def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation | None:
     if not isinstance(path, str) or not path:
         raise FederatedError(f"--run-config: expected config='FILE.toml', got {path!r}")
     if (other := of_file(path)) is not None:
-        other.conduct(exchange, lambda row: print(json.dumps(row), flush=True))
+        show = partial(print, flush=True)
+        other.conduct(exchange, lambda row: show(json.dumps(row)), resume=_resumes(other.checkpoint, words))
         return None
     config = read(path)
     _, start = opened(config)
-    keep = config.state.checkpoint
-    there = bool(keep) and config.path(keep).exists()
-    resume = bool(words.get("resume")) and there
-    if there and not resume:
-        raise FederatedError(
-            f"state.checkpoint: expected {str(config.path(keep))!r} not to exist when a run begins; it belongs to an "
-            "earlier run: continue that run with --resume, or move the file"
-        )
+    resume = _resumes(config.path(config.state.checkpoint) if config.state.checkpoint else None, words)
     return run(config, start, exchange, resume=resume, watch=lambda row: print(json.dumps(row), flush=True))
+
+
+def _resumes(keep: Path | None, words: Mapping[str, object]) -> bool:
+    """Whether to continue from a checkpoint. Raises FederatedError if there is one and `words` do not say so."""
+    there = keep is not None and keep.exists()
+    if there and not words.get("resume"):
+        raise FederatedError(
+            f"state.checkpoint: expected {str(keep)!r} not to exist when a run begins; it belongs to an earlier run: "
+            "continue that run with --resume, or move the file"
+        )
+    return there
 
 
 def run(

@@ -33,10 +33,21 @@ class Run:
     kind: str
     config: Any
 
-    def conduct(self, exchange: Exchange, watch: Watch = lambda row: None) -> dict[str, Any]:
-        """The whole run; returns its report. Raises FederatedError."""
-        report: dict[str, Any] = import_module(f"{SECTIONS[self.kind]}.run").run(self.config, exchange, watch)
+    def conduct(
+        self, exchange: Exchange, watch: Watch = lambda row: None, *, resume: bool = False
+    ) -> dict[str, Any]:
+        """The whole run, or with `resume` the rest of it; returns its report. Raises FederatedError."""
+        if resume and self.kind == "analytics":
+            raise FederatedError("--resume: a run of [analytics] has no checkpoint; begin it again")
+        more = {"resume": True} if resume else {}
+        report: dict[str, Any] = import_module(f"{SECTIONS[self.kind]}.run").run(self.config, exchange, watch, **more)
         return report
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Where the run keeps its state."""
+        state = getattr(self.config, "state", None)
+        return self.config.path(state.checkpoint) if state is not None and state.checkpoint else None
 
     def shards(self, devices: int = 0) -> dict[str, Batch]:
         """The examples of the first `devices` simulated devices by name, or of all (0)."""
@@ -73,9 +84,11 @@ def simulate(
     *,
     demands: Mapping[str, Demands] | None = None,
     delay: Callable[[str, int], float] | None = None,
+    resume: bool = False,
 ) -> dict[str, Any]:
     """The whole run in this process with devices that have these examples, over the same apps as real ones. `demands`:
-    of devices' owners, by name; `delay`: see `LocalGrid`. Returns the report."""
+    of devices' owners, by name; `delay`: see `LocalGrid`; `resume`: continue from the checkpoint. Returns the report.
+    """
     from federated.transport.local import run_here
 
     store = StateStore(durable=False)
@@ -86,7 +99,7 @@ def simulate(
     }
     made: list[dict[str, Any]] = []
     try:
-        run_here(lambda exchange: made.append(run.conduct(exchange, watch)), devices, delay)
+        run_here(lambda exchange: made.append(run.conduct(exchange, watch, resume=resume)), devices, delay)
     finally:
         store.close()
     return made[0]

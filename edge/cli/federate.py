@@ -108,7 +108,7 @@ def _submit(config: Path, superlink: str, certificates: Path | None, resume: boo
     from lite_runtime import bundle
 
     if (other := of_file(config)) is not None:
-        _without_rounds(other.kind, resume, None)
+        _refuse_for(other, resume, None)
     else:
         words = read(config)
         check(words, bundle.read(words.path(words.model.bundle)))  # refused now, not by the ServerApp
@@ -126,8 +126,8 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
 
     begun = perf_counter()
     if (other := of_file(config)) is not None:
-        _without_rounds(other.kind, resume, page)
-        _simulate_other(other, devices, as_json)
+        _refuse_for(other, resume, page)
+        _simulate_other(other, devices, resume, as_json)
         return
     words = read(config)
     fleet = fleet_of(words, devices)
@@ -143,20 +143,20 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
         _print(made)
 
 
-def _without_rounds(kind: str, resume: bool, page: Path | None) -> None:
-    """Refuse the options that only a training run has."""
-    for option, given in (("--resume", resume), ("--report", page is not None)):
+def _refuse_for(other: Run, resume: bool, page: Path | None) -> None:
+    """Refuse the options that such a run does not have."""
+    for option, given in (("--resume", resume and other.kind == "analytics"), ("--report", page is not None)):
         if given:
-            raise typer.BadParameter(f"not used for a run of [{kind}]; omit it", param_hint=option)
+            raise typer.BadParameter(f"not used for a run of [{other.kind}]; omit it", param_hint=option)
 
 
-def _simulate_other(other: Run, devices: int, as_json: bool) -> None:
+def _simulate_other(other: Run, devices: int, resume: bool, as_json: bool) -> None:
     from federated.runs import simulate
 
     begun = perf_counter()
     data = other.shards(devices)
     say(f"{other.kind}: {len(data)} devices")
-    made = simulate(other, data) | {"wall_seconds": perf_counter() - begun}
+    made = simulate(other, data, resume=resume) | {"wall_seconds": perf_counter() - begun}
     made.pop("model", None)  # in its own file
     if as_json:
         emit(made)

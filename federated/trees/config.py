@@ -96,8 +96,15 @@ class Outcome(_Section, frozen=True):
     model: str = ""
 
 
+class Kept(_Section, frozen=True):
+    """`checkpoint`: a file written after each round, from which --resume continues; "" for none."""
+
+    checkpoint: str = ""
+
+
 class _File(_Section, frozen=True):
     trees: Boosting
+    state: Kept = Kept()
     data: Examples = Examples()
     rounds: Asking = Asking()
     privacy: Private = Private()
@@ -122,4 +129,10 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> TreesRun:
     file = READ.read(_File, words)
     READ.need(file.privacy.noise == "none" or file.trees.most > 0, "trees.most",
               "a limit with noise, which covers what one device can change", 0)  # fmt: skip
+    READ.need(not (file.state.checkpoint and file.privacy.secure), "state.checkpoint",
+              "none with privacy.secure: devices mask an answer once, so an interrupted round cannot be repeated",
+              file.state.checkpoint)  # fmt: skip
+    READ.need(not (file.state.checkpoint and file.privacy.epsilon), "privacy.epsilon",
+              "privacy.multiplier with state.checkpoint: resumed runs repeat rounds, which costs more than planned",
+              file.privacy.epsilon)  # fmt: skip
     return TreesRun(**msgspec.structs.asdict(file), folder=folder)

@@ -15,6 +15,7 @@ from federated.errors import FederatedError
 from federated.server.conduct import Exchange
 from federated.server.rounds import seed_of
 from federated.tree import Array
+from federated.trees import checkpoint
 from federated.trees.config import TreesRun
 from federated.trees.ensemble import Tree, to_arrays, xgboost_json
 from federated.trees.grow import grow
@@ -29,18 +30,32 @@ GRID = 1024
 
 
 def run(
-    config: TreesRun, exchange: Exchange, watch: Callable[[dict[str, Any]], None] = lambda row: None
+    config: TreesRun,
+    exchange: Exchange,
+    watch: Callable[[dict[str, Any]], None] = lambda row: None,
+    *,
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Grow all trees; returns the report, with `model` in XGBoost's JSON, which is also written to `report.model`.
-    `watch` is called with a row per round. Raises FederatedError if devices do not come or do not answer."""
+    `watch` is called with a row per round. `resume`: continue from `state.checkpoint`. Raises FederatedError if devices
+    do not come or do not answer."""
     words = config.trees
     panel = Panel(exchange, config.rounds, config.privacy, config.privacy.multiplier_for(words.questions))
     booster = Booster(config, panel)
-    for number in range(1, words.n_estimators + 1):
+    keep = config.path(config.state.checkpoint) if config.state.checkpoint else None
+    if resume and keep is None:
+        raise FederatedError("--resume: expected state.checkpoint in the configuration to continue from, got none")
+    if resume and keep is not None:
+        checkpoint.load(keep, config, booster)
+    else:
+        booster.begin()
+    for number in range(len(booster.history) + 1, words.n_estimators + 1):
         grown = booster.round(number)
         row = {"round": number, "leaves": sum(tree.feature.count(-1) for tree in grown),
                "gain": float(sum(sum(tree.gain) for tree in grown)), "epsilon": panel.epsilon()}  # fmt: skip
         booster.history.append(row)
+        if keep is not None:
+            checkpoint.save(keep, config, booster)
         watch(row)
     model = xgboost_json(booster.trees, words.objective, words.features, words.classes, words.base)
     report = {"run": panel.run, "objective": words.objective, "results": booster.history, **summary(panel)}
@@ -59,16 +74,14 @@ class Booster:
         self.words, self.panel, self.seed = config.trees, panel, config.rounds.seed
         self.trees: list[Tree] = []
         self.history: list[dict[str, Any]] = []
+        self.most, self.bits, self.edges = self.words.most, 0, np.zeros((0, 0), np.float32)
+
+    def begin(self) -> None:
+        """Ask where the columns lie, and settle how finely gradients are rounded."""
+        panel = self.panel
         panel.meet()
         largest = max(member.examples for member in panel.members.values())
         self.most = self.words.most or largest
-        self.rows: dict[str, Any] = {"input": self.words.input, "width": self.words.features, "most": self.most,
-                     "limited": self.words.most > 0}  # fmt: skip
-        objective = OBJECTIVES[self.words.objective]
-        self.fields: dict[str, Any] = {**self.rows, "objective": self.words.objective, "classes": self.words.classes,
-                       "base": objective.to_score(self.words.base), "bins": self.words.max_bin}  # fmt: skip
-        if self.words.label_low is not None:
-            self.fields |= {"label_low": self.words.label_low, "label_high": self.words.label_high}
         if self.words.bits is None:
             # Room for as many devices again, which may join later, and for a device's own noise.
             question = Gradients(**self.fields, columns=self.words.features)
@@ -78,6 +91,21 @@ class Booster:
         else:
             self.bits = self.words.bits
         self.edges = self._edges(*self._ranges())
+
+    @property
+    def rows(self) -> dict[str, Any]:
+        """The fields that all questions have."""
+        words = self.words
+        return {"input": words.input, "width": words.features, "most": self.most, "limited": words.most > 0}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that all questions for gradients have."""
+        words = self.words
+        base = OBJECTIVES[words.objective].to_score(words.base)
+        fields = {"objective": words.objective, "classes": words.classes, "base": base, "bins": words.max_bin}
+        labels = {} if words.label_low is None else {"label_low": words.label_low, "label_high": words.label_high}
+        return {**self.rows, **fields, **labels}
 
     def round(self, number: int) -> list[Tree]:
         """Grow and keep the trees of a round."""

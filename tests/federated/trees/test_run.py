@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,3 +167,62 @@ def test_a_configuration_that_makes_no_sense_is_refused(words: Any, sections: An
 def test_devices_with_other_data_decline(batch: Batch, why: str) -> None:
     with pytest.raises(FederatedError, match=why):
         grown({**CANCER, "n_estimators": 1}, {"d0": batch}, rounds={"attempts": 1})
+
+
+class Stopped(Exception):
+    """The server ends."""
+
+
+def stopped_after(words: dict[str, Any], data: dict[str, Batch], rounds: int, folder: Path, **sections: Any) -> Any:
+    """A run that ends in the round after `rounds`, and the same configuration, to go on with."""
+    run = parse({"trees": words, "state": {"checkpoint": "kept"}, **sections}, folder)
+    assert run is not None
+
+    def watch(row: dict[str, Any]) -> None:
+        if row["round"] == rounds:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        simulate(run, data, watch)
+    return run
+
+
+def test_a_resumed_run_grows_the_same_trees(tmp_path: Path) -> None:
+    x, y, _, _ = loaded("digits")
+    words = {**DIGITS, "n_estimators": 3, "max_depth": 2, "colsample_bytree": 0.5}
+    data = divided(x, y, 5)
+    run = stopped_after(words, data, 2, tmp_path)
+    resumed, whole = simulate(run, data, resume=True), grown(words, data)
+    assert resumed["model"] == whole["model"] and resumed["results"] == whole["results"]
+    assert resumed["questions"] == whole["questions"]
+
+
+def test_a_repeated_round_is_charged(tmp_path: Path) -> None:
+    x, y, _, _ = loaded("breast_cancer")
+    words = {**CANCER, "n_estimators": 3, "max_depth": 2, "most": 20}
+    data, noise = divided(x, y, 3), {"noise": "central", "multiplier": 0.001}
+    run = stopped_after(words, data, 2, tmp_path, privacy=noise)
+    resumed = simulate(run, data, resume=True)
+    assert resumed["epsilon"] == Accountant().charge(0.001, rounds=resumed["questions"] + 2).epsilon(1e-5)
+
+
+def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
+    x, y, _, _ = loaded("breast_cancer")
+    words = {**CANCER, "n_estimators": 2, "max_depth": 1}
+    data = divided(x, y, 3)
+    stopped_after(words, data, 1, tmp_path)
+    for changed, why in (({"max_bin": 32}, "with these settings"), ({"n_estimators": 3}, "")):
+        run = parse({"trees": {**words, **changed}, "state": {"checkpoint": "kept"}}, tmp_path)
+        assert run is not None
+        if not why:
+            assert len(simulate(run, data, resume=True)["results"]) == 3
+            continue
+        with pytest.raises(FederatedError, match=why):
+            simulate(run, data, resume=True)
+    kept = bytearray((tmp_path / "kept").read_bytes())
+    kept[-1] ^= 1
+    (tmp_path / "kept").write_bytes(kept)
+    with pytest.raises(FederatedError, match="damaged"):
+        simulate(run, data, resume=True)
+    with pytest.raises(FederatedError, match="devices mask an answer once"):
+        parse({"trees": words, "state": {"checkpoint": "kept"}, "privacy": {"secure": True}})
