@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,12 +15,10 @@ from federated.errors import FederatedError
 from federated.messages.packed import pack, unpack
 from federated.privacy.accountant import Accountant
 from federated.server.federation import Member
+from federated.trees.booster import Booster
 from federated.trees.config import TreesRun
 from federated.trees.ensemble import Tree, from_arrays, to_arrays
 from lite_runtime._files import write_atomically
-
-if TYPE_CHECKING:
-    from federated.trees.run import Booster
 
 __all__ = ["load", "save"]
 
