@@ -174,24 +174,27 @@ def sinusoids(rng: np.random.Generator, tasks: int, n: int) -> list[Batch]:
     return [Batch({"x": a}, b) for a, b in zip(x.astype(np.float32), y.astype(np.float32), strict=True)]
 
 
-def shards(path: Path, labels: str = "labels", device: str = "device") -> dict[str, Batch]:
+def shards(
+    path: Path, labels: str = "labels", device: str = "device", *, alone: bool = False
+) -> dict[str, Batch]:
     """Devices' examples by name, from one .npz file or a folder of them.
 
     A file holds arrays of one length: `labels`, the model's inputs by name, and `device` [n], the owner of each
     example. In a folder every `NAME.npz` belongs to device NAME and has no `device`. Raises FederatedError, naming the
     file and the problem; a device without examples is an error, because a run would notice it only rounds later.
+    `alone`: there may be labels only, which is enough for questions about them.
     """
     if path.is_dir():
         files = sorted(path.glob("*.npz"))
         if not files:
             raise FederatedError(f"{path}: expected a file NAME.npz for each device, found none")
-        found = {file.stem: _batch(file, _arrays(file), labels) for file in files}
+        found = {file.stem: _batch(file, _arrays(file), labels, alone) for file in files}
     else:
         arrays = _arrays(path)
         if device not in arrays:
             raise FederatedError(f"{path}: expected an array {device!r}: each example's owner; {_held(arrays)}")
         owners = arrays.pop(device)
-        data = _batch(path, arrays, labels)
+        data = _batch(path, arrays, labels, alone)
         if owners.shape != (size(data),):
             raise FederatedError(f"{path}: expected {device!r} of shape ({size(data)},), got {owners.shape}")
         found = by_device(data, owners)
@@ -201,17 +204,17 @@ def shards(path: Path, labels: str = "labels", device: str = "device") -> dict[s
     return found
 
 
-def own(path: Path, name: str, labels: str = "labels", device: str = "device") -> Batch:
+def own(path: Path, name: str, labels: str = "labels", device: str = "device", *, alone: bool = False) -> Batch:
     """The examples of one device, from files as for `shards`; of a folder only its own file is read."""
     if not path.is_dir():
-        found = shards(path, labels, device)
+        found = shards(path, labels, device, alone=alone)
         if name in found:
             return found[name]
         names = list(found)
     else:
         files = {file.stem: file for file in sorted(path.glob("*.npz"))}
         if name in files:
-            data = _batch(files[name], _arrays(files[name]), labels)
+            data = _batch(files[name], _arrays(files[name]), labels, alone)
             if not size(data):
                 raise FederatedError(f"{files[name]}: no examples of {name}; leave such devices out")
             return data
@@ -231,8 +234,8 @@ def _arrays(file: Path) -> dict[str, Array]:
         raise FederatedError(f"{file}: expected an .npz file of plain arrays: {error}") from error
 
 
-def _batch(file: Path, arrays: Mapping[str, Array], labels: str) -> Batch:
-    if labels not in arrays or len(arrays) < 2:
+def _batch(file: Path, arrays: Mapping[str, Array], labels: str, alone: bool) -> Batch:
+    if labels not in arrays or len(arrays) < 2 - alone:
         raise FederatedError(f"{file}: expected an array {labels!r} and the model's inputs; {_held(arrays)}")
     if len({array.shape[:1] for array in arrays.values()}) != 1 or not arrays[labels].ndim:
         lengths = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from federated import tree
+from federated.errors import FederatedError
 from federated.tree import Array, Tree
 
-__all__ = ["Batch", "Evaluation", "Gradient", "Indexed", "Learner", "Shaped", "sgd"]
+__all__ = ["NO_MODEL", "Batch", "Evaluation", "Gradient", "Indexed", "Learner", "Shaped", "sgd"]
 
 Carry = TypeVar("Carry")
 
@@ -144,3 +145,23 @@ def sgd(params: Tree, gradient: Gradient, rate: Any) -> dict[str, Any]:
     else:
         moved = tree.map_leaves(lambda x, slope: x - rate * slope, moving, grads)
     return tree.merge(params, {**moved, **gradient.statistics})
+
+
+class _NoModel:
+    """The learner of a device without a bundle. Messages that need a model name their bundle, which is not this
+    device's, so none of this is reached."""
+
+    second_order = False
+
+    @property
+    def params(self) -> Tree:
+        """None."""
+        return {}
+
+    def _refuse(self, *operands: Any) -> Any:
+        raise FederatedError("this device has no bundle: it answers questions and grows trees; install one to train")
+
+    gradient = meta_gradient = evaluate = scan = _refuse
+
+
+NO_MODEL: Learner = _NoModel()

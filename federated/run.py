@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from federated.data import shards
 from federated.errors import FederatedError
 from federated.learner import Batch, Learner
 from federated.readiness import check, check_algorithm
+from federated.runs import of_file
 from federated.server import checkpoint
 from federated.server.asynchronous import conduct_async
 from federated.server.conduct import After, Exchange, Watch, conduct
@@ -112,26 +114,35 @@ def simulate(
     return ended[0]
 
 
-def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
+def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation | None:
     """The ServerApp's work: the run of the configuration file that `words` (`flwr run --run-config`) name: `config`,
-    and `resume` to continue from its checkpoint if there is one. Prints each round as a line of JSON.
+    and `resume` to continue from its checkpoint if there is one. Prints each round as a line of JSON. None for a run
+    without a model (`federated.runs`).
 
     Raises FederatedError without a configuration, or for a checkpoint of an earlier run without `resume`.
     """
     path = words.get("config")
     if not isinstance(path, str) or not path:
         raise FederatedError(f"--run-config: expected config='FILE.toml', got {path!r}")
+    if (other := of_file(path)) is not None:
+        show = partial(print, flush=True)
+        other.conduct(exchange, lambda row: show(json.dumps(row)), resume=_resumes(other.checkpoint, words))
+        return None
     config = read(path)
     _, start = opened(config)
-    keep = config.state.checkpoint
-    there = bool(keep) and config.path(keep).exists()
-    resume = bool(words.get("resume")) and there
-    if there and not resume:
-        raise FederatedError(
-            f"state.checkpoint: expected {str(config.path(keep))!r} not to exist when a run begins; it belongs to an "
-            "earlier run: continue that run with --resume, or move the file"
-        )
+    resume = _resumes(config.path(config.state.checkpoint) if config.state.checkpoint else None, words)
     return run(config, start, exchange, resume=resume, watch=lambda row: print(json.dumps(row), flush=True))
+
+
+def _resumes(keep: Path | None, words: Mapping[str, object]) -> bool:
+    """Whether to continue from a checkpoint. Raises FederatedError if there is one and `words` do not say so."""
+    there = keep is not None and keep.exists()
+    if there and not words.get("resume"):
+        raise FederatedError(
+            f"state.checkpoint: expected {str(keep)!r} not to exist when a run begins; it belongs to an earlier run: "
+            "continue that run with --resume, or move the file"
+        )
+    return there
 
 
 def run(

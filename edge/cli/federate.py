@@ -19,6 +19,8 @@ from federated.errors import FederatedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from federated.runs import Run
+
 __all__ = ["federate"]
 
 TROUBLES = {
@@ -58,7 +60,8 @@ def federate(
     """Train a model on many devices; their data stays on the devices.
 
     The devices train a bundle made with `msedge convert --trainable`. The configuration sets the algorithm, the
-    selection of devices, the encoding of updates, and the files that are written.
+    selection of devices, the encoding of updates, and the files that are written. A configuration with
+    [[analytics]] asks for statistics of the devices' data instead, one with [trees] grows boosted trees.
     """
     _refuse_unused(context)
     if init:
@@ -100,11 +103,15 @@ def _submit(config: Path, superlink: str, certificates: Path | None, resume: boo
     """Submit the run; Flower shows the ServerApp's log, one line of JSON per round."""
     from federated.config import read
     from federated.readiness import check
+    from federated.runs import of_file
     from federated.transport.submit import submit
     from lite_runtime import bundle
 
-    words = read(config)
-    check(words, bundle.read(words.path(words.model.bundle)))  # refused now, not by the ServerApp
+    if (other := of_file(config)) is not None:
+        _refuse_for(other, resume, None)
+    else:
+        words = read(config)
+        check(words, bundle.read(words.path(words.model.bundle)))  # refused now, not by the ServerApp
     if certificates is None:
         say("warning: without --certificates the SuperLink is not authenticated and the connection is not encrypted")
     submit(config, superlink, certificates=certificates, resume=resume, log=sys.stderr if as_json else None)
@@ -115,8 +122,13 @@ def _submit(config: Path, superlink: str, certificates: Path | None, resume: boo
 def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_json: bool) -> None:
     from federated.config import read
     from federated.run import fleet_of, report, simulate
+    from federated.runs import of_file
 
     begun = perf_counter()
+    if (other := of_file(config)) is not None:
+        _refuse_for(other, resume, page)
+        _simulate_other(other, devices, resume, as_json)
+        return
     words = read(config)
     fleet = fleet_of(words, devices)
     say(f"{words.algorithm.name}: {len(fleet.shards)} devices, {words.rounds.count} rounds")
@@ -129,6 +141,52 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
         emit(made)
     else:
         _print(made)
+
+
+def _refuse_for(other: Run, resume: bool, page: Path | None) -> None:
+    """Refuse the options that such a run does not have."""
+    for option, given in (("--resume", resume and other.kind == "analytics"), ("--report", page is not None)):
+        if given:
+            raise typer.BadParameter(f"not used for a run of [{other.kind}]; omit it", param_hint=option)
+
+
+def _simulate_other(other: Run, devices: int, resume: bool, as_json: bool) -> None:
+    from federated.runs import simulate
+
+    begun = perf_counter()
+    data = other.shards(devices)
+    say(f"{other.kind}: {len(data)} devices")
+    made = simulate(other, data, resume=resume) | {"wall_seconds": perf_counter() - begun}
+    made.pop("model", None)  # in its own file
+    if as_json:
+        emit(made)
+        return
+    if other.kind == "trees":
+        leaves = sum(row["leaves"] for row in made["results"])
+        print(f"{made['objective']}: {len(made['results'])} rounds, {leaves} leaves, in {other.config.report.model}")
+    for result in made["results"] if other.kind == "analytics" else ():
+        print(result_text(result))
+    cost = "" if made["epsilon"] is None else f"; epsilon {made['epsilon']:.3g} at delta {made['delta']:g}"
+    print(
+        f"{made['questions']} questions to {made['devices']} devices in {seconds_text(made['wall_seconds'])}{cost}; "
+        f"{bytes_text(made['bytes_up'])} up, {bytes_text(made['bytes_down'])} down"
+    )
+
+
+def result_text(result: Mapping[str, Any]) -> str:
+    """One result of a run without rounds, for a terminal."""
+    name, error = f"{result['name']}: ", result.get("error", 0.0)
+    if result["kind"] == "mean":
+        return f"{name}mean {result['mean']:.6g} ± {error:.2g}, standard deviation {result['standard_deviation']:.4g}"
+    if result["kind"] == "histogram":
+        pairs = zip(result["edges"], result["counts"], strict=False)
+        return f"{name}each ± {error:.2g}\n" + "\n".join(f"  from {edge:.6g}: {count:.6g}" for edge, count in pairs)
+    if result["kind"] == "quantiles":
+        lines = [f"  {q['at']:g}: {q['value']:.6g} ({q['low']:.6g} to {q['high']:.6g})" for q in result["quantiles"]]
+        return f"{name}quantiles, with the interval of 95 %\n" + "\n".join(lines)
+    lines = [f"  {word['word']}{'…' if word['cut'] else ''}: {word['weight']:.6g}" for word in result["words"]]
+    heads = f"{name}words from {result['threshold']:.4g} on, each ± {error:.2g}"
+    return "\n".join([heads, *lines])
 
 
 def _render(source: Path, page: Path | None) -> None:

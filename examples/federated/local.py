@@ -75,14 +75,14 @@ class Deployment:
             raise RuntimeError(f"flwr {' '.join(map(str, words))}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def add_node(self, device: str, bundle: Path, data: Path) -> subprocess.Popen[bytes]:
-        """Register a key and start its node."""
+    def add_node(self, device: str, bundle: Path | str, data: Path) -> subprocess.Popen[bytes]:
+        """Register a key and start its node. `bundle` "": a device that answers questions and grows trees only."""
         at = len(self.nodes)
         key = node_key(self.keys, f"node-{at}")
         self.flwr("supernode", "register", key.with_suffix(".pub"), "fleet")
         return self.start_node(at, device, bundle, data)
 
-    def start_node(self, at: int, device: str, bundle: Path, data: Path) -> subprocess.Popen[bytes]:
+    def start_node(self, at: int, device: str, bundle: Path | str, data: Path) -> subprocess.Popen[bytes]:
         """Start node number `at`, or start it again."""
         words = {"device": device, "bundle": bundle, "data": data, "state": self.folder / f"{device}.state"}
         # Started again when it ends: a SuperLink refuses a node that was killed for a minute.

@@ -1,4 +1,5 @@
-"""A small fleet for trials: `python make_fleet.py FOLDER` writes model.mslite, devices.npz and run.toml there.
+"""A small fleet for trials: `python make_fleet.py FOLDER` writes model.mslite and devices.npz there, and runs of
+three kinds: run.toml trains the model, statistics.toml asks for statistics, trees.toml grows boosted trees.
 
 Softmax regression on Synthetic(0.5, 0.5) (Li et al. 2020), a few hundred examples per device; devices are `device-00`
 ….
@@ -43,6 +44,40 @@ checkpoint = "run.state"
 [report]
 json = "run.json"
 """
+STATISTICS = """\
+[data]
+shards = "devices.npz"
+
+[[analytics]]
+kind = "histogram"
+feature = "labels"
+low = -0.5
+high = 9.5
+bins = 10
+
+[[analytics]]
+kind = "quantiles"
+feature = "x"
+low = -10
+high = 10
+
+[privacy]
+secure = true
+"""
+TREES = """\
+[data]
+shards = "devices.npz"
+
+[trees]
+objective = "multi:softprob"
+classes = 10
+features = 60
+n_estimators = 5
+max_depth = 3
+
+[report]
+model = "trees.json"
+"""
 
 
 def main() -> None:
@@ -54,8 +89,9 @@ def main() -> None:
     x, labels = (np.concatenate(parts) for parts in zip(*fleet, strict=True))
     np.savez(folder / "devices.npz", x=x, labels=labels, device=np.array(names))
     convert(mlp(60, 10), output=folder / "model.mslite", trainable="*")
-    (folder / "run.toml").write_text(CONFIG)
-    print(f"next: msedge federate {folder / 'run.toml'} --simulate 0")
+    for name, text in (("run", CONFIG), ("statistics", STATISTICS), ("trees", TREES)):
+        (folder / f"{name}.toml").write_text(text)
+        print(f"next: msedge federate {folder / name}.toml --simulate 0")
 
 
 if __name__ == "__main__":

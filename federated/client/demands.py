@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -40,6 +41,9 @@ class Demands(Table, frozen=True):
     version_only: str = ""
     """Personal versions are sent only if the server asks for no parameters but these: glob patterns separated by
     spaces; "": any."""
+    features_only: str = ""
+    """Questions about data, and trees, are answered only if they are about these arrays: glob patterns separated by
+    spaces, the labels as "labels"; "": any."""
     malicious_only: bool = False
     """Updates are sent only in secure sums that hold against a malicious server."""
     most_epsilon: Annotated[float, Meta(gt=0)] = math.inf
@@ -67,6 +71,7 @@ class Demands(Table, frozen=True):
                 f"local noise of {self.least_own_noise:g} or more",
                 f"{privacy.noise} noise of {noise:g}",
             ),
+            ("most_epsilon", noise or self.most_epsilon == math.inf, "noise", "none"),
             ("secure_only", privacy.secure or not self.secure_only, "a secure sum", "none"),
             ("least_devices", privacy.secure or not self.least_devices, "a secure sum", "none"),
             ("malicious_only", privacy.secure or not self.malicious_only, "a secure sum", "none"),
@@ -117,6 +122,16 @@ class Demands(Table, frozen=True):
                 f"this device's owner demands version_only: expected sync.only within {self.version_only!r}, got "
                 f"{min(beyond)!r} and {len(beyond) - 1} more"
             )
+
+    def check_features(self, names: Sequence[str]) -> None:
+        """Raises FederatedError for a question about an array that the owner does not allow."""
+        allowed = self.features_only.split()
+        for name in names if allowed else ():
+            if not any(fnmatchcase(name, pattern) for pattern in allowed):
+                raise FederatedError(
+                    f"this device's owner demands features_only: expected a question about {self.features_only!r}, got "
+                    f"one about {name!r}"
+                )
 
     def check_sum(self, fewest: int, malicious: bool) -> None:
         """Raises FederatedError if `fewest`, the smallest number of devices in a secure sum, is too small, or if it

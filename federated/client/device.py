@@ -7,6 +7,7 @@ A message is a packed object and tree (`federated.messages.packed`); `kind` is t
     secure    -> secure      a stage of a secure sum (`federated.server.secure_round`)
     sync      -> personal    its personal version of the model, if its owner agreed
     evaluate  -> evaluation  sums before and after adapting to a few examples, or shares with noise
+    question  -> answer      a contribution to a sum (`federated.analytics`)
 
 An invalid message is answered with a refusal that gives the reason. All randomness follows from the run's seed, the
 round and the device's name, and personal state from an earlier round: a repeated request gets the same answer.
@@ -27,6 +28,8 @@ import numpy as np
 from federated import tree
 from federated.algorithms import Algorithm, algorithm_from
 from federated.algorithms.steps import tune
+from federated.analytics.base import Asked, question_digest
+from federated.analytics.registry import question_from
 from federated.client.demands import Demands
 from federated.client.identity import identity
 from federated.client.state import StateStore
@@ -39,7 +42,7 @@ from federated.learner import Batch, Evaluation, Indexed, Learner
 from federated.messages.agreement import work_digest
 from federated.messages.downlink import Behind, catch_up, first, follows, read_whole
 from federated.messages.packed import pack, unpack
-from federated.messages.transforms import Transforms
+from federated.messages.transforms import Privacy, Transforms
 from federated.privacy.accountant import Accountant
 from federated.privacy.noise import NoiseSource, SecureSource
 from federated.privacy.secure import FixedPoint, Identity, SecureDevice, Stage
@@ -130,7 +133,7 @@ class Device:
         task = self._task(message)
         algorithm, run, meta = task.algorithm, str(task.meta["run"]), task.meta
         self.demands.check(task.transforms.privacy, meta["multiplier"])
-        self._spend(task)
+        self._spend(task.transforms.privacy, run, float(meta["multiplier"]))
         personal = algorithm.enrol(task.broadcast)
         kept = (self.store.load(self.name, run, task.round) or {}) if personal or task.transforms.codec.feedback else {}
         train, _ = self._parts(task)
@@ -150,13 +153,11 @@ class Device:
         count = 1 if task.transforms.quiet else size(train)
         return {"kind": "update", "examples": count} | task.told(update.loss, leaving.within), {"data": data}
 
-    def _spend(self, task: Task) -> None:
+    def _spend(self, privacy: Privacy, run: str, multiplier: float) -> None:
         """Charge a message with noise to this device's own account of the run, before it leaves. Raises FederatedError
         if its owner does not allow that much. The server's noise counts as if this device took part in every round."""
-        multiplier = float(task.meta["multiplier"])
-        if task.transforms.privacy.noise == "none":
+        if privacy.noise == "none":
             return
-        run = str(task.meta["run"])
         if self.demands.most_epsilon < math.inf:
             account = Accountant().charge(multiplier)
             for noise, count in self.store.spent(self.name, run).items():
@@ -183,6 +184,31 @@ class Device:
             answer = _STAGES[meta["stage"]](party, request)
             self._step(meta, stage, party)
         return {"kind": "secure"}, {"data": np.frombuffer(answer, np.uint8)}
+
+    def question(self, message: bytes) -> Reply:
+        """A contribution to a sum of what devices hold, masked in a secure sum. Raises FederatedError for a question
+        that the owner does not allow, or that makes no sense."""
+        meta, body = _opened(message)
+        arrays = body.get("arrays", {})
+        if not isinstance(arrays, dict) or not all(isinstance(value, np.ndarray) for value in arrays.values()):
+            raise FederatedError("question: expected arrays by name")
+        asked = Asked.of(question_from(meta["question"]), meta, arrays)
+        self.demands.check_features(asked.question.features or (*self.data.inputs, "labels"))
+        self.demands.check(asked.privacy, asked.multiplier)
+        self._spend(asked.privacy, str(meta["run"]), asked.multiplier)
+        # The same examples answer all questions of a run: no other ones are revealed by asking again.
+        rng = np.random.default_rng(seed_of(meta["seed"], "question", self.name))
+        vector = asked.vector(self.data, rng, self.source or SecureSource())
+        if not asked.privacy.secure:
+            return {"kind": "answer"}, {"data": vector}
+        if "secure" not in body:
+            raise FederatedError("question: expected a message of the secure sum")
+        digest, party = question_digest(meta, arrays), self._party(meta)
+        if party.terms.work != digest:
+            raise FederatedError("secure sum: expected the question that all devices agreed on, got another")
+        masked = party.masked(body["secure"].tobytes(), vector.astype(np.int32).view(np.uint32))
+        self._step(meta, Stage.MASKED, party, sha256(digest + vector.tobytes()).digest())
+        return {"kind": "answer"}, {"data": np.frombuffer(masked, np.uint8)}
 
     def _identity(self) -> Identity:
         return identity(self.store, self.name, self.peers)
@@ -251,7 +277,7 @@ class Device:
     def _noisy(self, task: Task, before: Evaluation, after: Evaluation) -> list[float]:
         """An evaluation to which noise is added, here or by the server."""
         privacy, multiplier = task.transforms.privacy, float(task.meta["multiplier"])
-        self._spend(task)
+        self._spend(privacy, str(task.meta["run"]), multiplier)
         found = shares(before, after, float(task.meta["lowest"]), privacy.most_loss)
         if privacy.noise == "local":
             found = found + WIDEST * multiplier * (self.source or SecureSource()).normal(len(found))
@@ -403,7 +429,8 @@ def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
     if not (0 <= meta.get("model", 0) < 1 << 31 and all(type(size) is int and size >= 0 for size in sizes)):
         raise FederatedError(f"{kind}: expected a version and lengths, got {meta['model']}, {str(meta['parts'])[:80]}")
     if not 0 <= meta.get("test", 0) < 1 or not 0 <= meta.get("multiplier", 0) < np.inf:
-        raise FederatedError(f"{kind}: expected a share and a multiplier, got {meta['test']}, {meta['multiplier']}")
+        share = meta.get("test", 0)
+        raise FederatedError(f"{kind}: expected a share and a multiplier, got {share}, {meta['multiplier']}")
     if kind == "secure" and meta["stage"] not in ("keys", *_STAGES):
         raise FederatedError(f"secure: expected a stage, one of keys, {', '.join(_STAGES)}, got {meta['stage'][:80]!r}")
     for key in _ARRAYS.get(kind, ()):
@@ -438,6 +465,10 @@ _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "evaluate": {**_WORK, "held_out": (bool,), "support": (int,), "lowest": _NUMBER},
     "secure": {**_ROUND, "stage": (str,), "number": (int,)},
     "sync": {**_WORK, "only": (list,)},
+    "question": {
+        **_ROUND, "question": (dict,), "step": _NUMBER, "devices": (int,), "noise": (str,), "secure": (bool,),
+        "threat": (str,), "multiplier": _NUMBER, "seed": (int,),
+    },
 }
 _STAGES: Mapping[str, Callable[[SecureDevice, bytes], bytes]] = {
     "shares": SecureDevice.shares,
@@ -451,4 +482,5 @@ _KINDS: Mapping[str, Callable[[Device, bytes], Reply]] = {
     "evaluate": Device.evaluate,
     "secure": Device.secure,
     "sync": Device.personal,
+    "question": Device.question,
 }

@@ -12,6 +12,7 @@ from federated.client.lite import LiteLearner
 from federated.client.state import StateStore
 from federated.data import own
 from federated.errors import FederatedError
+from federated.learner import NO_MODEL
 from federated.server.store import CONSENTS
 from lite_runtime import bundle
 
@@ -19,7 +20,7 @@ __all__ = ["device_from"]
 
 KEYS = {
     "device": "the device's name, the same after a restart",
-    "bundle": "the trainable bundle",
+    "bundle": "the trainable bundle; '' if the device only answers questions and grows trees",
     "data": "its examples: an .npz file, or a folder of them; it uses only its own examples",
     "state": "the file that holds its own state",
 }
@@ -39,11 +40,12 @@ def device_from(words: Mapping[str, object]) -> Device:
         raise FederatedError(f"--node-config: no such key {strange[0]!r}; expected some of {', '.join(sorted(known))}")
     demands = Demands.of(words)
     name, path, data, state = (str(words[key]) for key in KEYS)
-    found = own(Path(data), name, *(str(words.get(key, usual)) for key, usual in ARRAYS.items()))
+    arrays = [str(words.get(key, usual)) for key, usual in ARRAYS.items()]
+    found = own(Path(data), name, *arrays, alone=not path)
     consent = str(words.get("consent", "none"))
     if consent not in CONSENTS:
         raise FederatedError(f"--node-config: expected consent to be one of {', '.join(CONSENTS)}, got {consent!r}")
-    digest = bundle.read(path).digest
     pinned = pins(str(words["peers"])) if "peers" in words else None
+    learner, digest = (LiteLearner(path), bundle.read(path).digest) if path else (NO_MODEL, "")
     store = StateStore(state)
-    return Device(name, LiteLearner(path), found, store, digest, consent=consent, demands=demands, peers=pinned)
+    return Device(name, learner, found, store, digest, consent=consent, demands=demands, peers=pinned)

@@ -35,17 +35,18 @@ from federated.server.influence import Limited, limit, outliers
 from federated.server.replies import (
     Expected,
     Failure,
+    Greeted,
     Received,
     Refused,
     read_evaluation,
     read_hello,
     read_shares,
     read_update,
-)  # fmt: skip
+)
 from federated.server.template import payload_spec
 from federated.tree import Tree
 
-__all__ = ["MOST_DETAILS", "Federation", "Member", "Round", "Start", "Survey", "described"]
+__all__ = ["MOST_DETAILS", "Federation", "Member", "Round", "Start", "Survey", "admit", "described"]
 
 MOST_DETAILS = 50
 """The most problems of a round that the report describes one by one; all of them are counted."""
@@ -64,6 +65,23 @@ class Member:
     refused: int = 0
     holds: int | None = 0
     """The version of the model that it certainly has; None: it has lost its copy."""
+
+
+def admit(members: dict[str, Member], node: int, found: Greeted, nodes: Collection[int]) -> None:
+    """Enter a device that has said who it is. A name belongs to the node that used it first in the run. Another node
+    gets it only with the same proof, when the first is gone: the same device, restarted without a node key. Raises
+    Refused."""
+    known = members.get(found.device)
+    if known is None:
+        members[found.device] = Member(node, found.examples, found.identity)
+        return
+    if known.node != node:
+        if known.node in nodes:
+            raise Refused("impostor", f"{found.device!r} is registered at another node, which is connected")
+        if not found.identity or found.identity != known.identity:
+            raise Refused("impostor", f"{found.device!r} joined this run from another node; a device may return as a "
+                          "new node only with the state file that it had")  # fmt: skip
+    known.node, known.examples = node, found.examples
 
 
 @dataclass(frozen=True)
@@ -200,27 +218,15 @@ class Federation:
         return pack({"version": VERSION, "kind": "hello", "run": self.run, "private": private}, {})
 
     def welcome(self, node: int, reply: bytes | Failure, nodes: Collection[int]) -> None:
-        """Admit a new node, or count the reason for refusing it. A name belongs to the node that used it first in the
-        run. Another node gets it only with the same proof, when the first is gone: the same device, restarted without a
-        node key."""
+        """Admit a new node, or count the reason for refusing it."""
         try:
             found = read_hello(reply, self.run, self.start.bundle, self.config.limits)
-            known = self.members.get(found.device)
-            if known is not None and known.node != node:
-                if known.node in nodes:
-                    raise Refused("impostor", f"{found.device!r} is registered at another node, which is connected")
-                if not found.identity or found.identity != known.identity:
-                    raise Refused("impostor", f"{found.device!r} joined this run from another node; a device may "
-                                  "return as a new node only with the state file that it had")  # fmt: skip
+            admit(self.members, node, found, nodes)
         except Refused as refused:
             self.turned_away[refused.reason] += 1
             if len(self.turned_away_details) < MOST_DETAILS:
                 self.turned_away_details.append(described(f"node {node}", refused))
             return
-        if known is None:
-            self.members[found.device] = Member(node, found.examples, found.identity)
-        else:
-            known.node, known.examples = node, found.examples
         self.again.discard(found.device)
 
     def present(self, nodes: Collection[int], *, held_out: bool = False) -> dict[str, int]:

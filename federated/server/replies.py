@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from federated import tree
+from federated.analytics.base import answer_dtype
 from federated.client.device import VERSION
 from federated.codec import Codec, Spec
 from federated.config import Limits
@@ -23,11 +24,11 @@ from federated.learner import Evaluation
 from federated.messages.packed import unpack
 from federated.messages.transforms import Transforms
 from federated.server.store import CONSENTS
-from federated.tree import Tree
+from federated.tree import Array, Tree
 
 __all__ = [
-    "REASONS", "Expected", "Failure", "Greeted", "Received", "Refused", "read_evaluation", "read_hello",
-    "read_personal", "read_secure", "read_shares", "read_update",
+    "REASONS", "Expected", "Failure", "Greeted", "Received", "Refused", "read_answer", "read_evaluation",
+    "read_hello", "read_personal", "read_secure", "read_shares", "read_update",
 ]  # fmt: skip
 
 REASONS: Mapping[str, str] = {
@@ -102,13 +103,14 @@ class Received:
     """1.0 if the update was within the clipping bound, else 0.0."""
 
 
-def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) -> Greeted:
-    """What a device says about itself. Raises Refused."""
+def read_hello(reply: bytes | Failure, run: str, bundle: str | None, limits: Limits) -> Greeted:
+    """What a device says about itself. `bundle`: the one that it must have; None: any. Raises Refused."""
     meta, _ = _read(reply)
     _fits(meta.get("run") == run, "replayed", lambda: f"expected run {run!r}, got {meta.get('run')!r}")
     _answers(meta, "hello")
-    got = meta.get("bundle")
-    _fits(got == bundle, "version", lambda: f"expected bundle {bundle[:12]}, got {_short(got)}")
+    if bundle is not None:
+        got = meta.get("bundle")
+        _fits(got == bundle, "version", lambda: f"expected bundle {bundle[:12]}, got {_short(got)}")
     name, proof = meta.get("device"), meta.get("proof", "")
     fits = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
     _fits(fits, "malformed", lambda: f"expected a name of 1 to 200 printable letters, got {_short(name)}")
@@ -136,6 +138,22 @@ def read_update(
     _fits(norm <= limits.norm, "norm", lambda: f"expected a norm of at most {limits.norm:g}, got {norm:g}")
     _fits(within in (0, 1), "malformed", lambda: f"expected within to be 0 or 1, got {_short(within)}")
     return Received(expected.device, payload, examples, told, norm, len(reply), float(within))
+
+
+def read_answer(reply: bytes | Failure, expected: Expected, size: int, limit: int, signed: bool, norm: float) -> Array:
+    """A contribution to a sum (`answer_dtype(limit)` [size]), none of its elements above `limit` in magnitude, none
+    below 0 unless `signed`, of at most this Euclidean norm. Raises Refused."""
+    _, body = _expected(reply, expected)
+    data = body.get("data")
+    kind = answer_dtype(limit)
+    if not (isinstance(data, np.ndarray) and data.dtype == kind and data.shape == (size,) and len(body) == 1):
+        raise Refused("payload", f"expected {kind.__name__} [{size}] named data and nothing else")
+    least = -limit if signed else 0
+    fits = bool(((data >= least) & (data <= limit)).all())
+    _fits(fits, "payload", lambda: f"expected numbers from {least} to {limit}, got {data.min()} to {data.max()}")
+    found = float(np.linalg.norm(data.astype(np.float64)))
+    _fits(found <= norm, "norm", lambda: f"expected a norm of at most {norm:g}, got {found:g}")
+    return data
 
 
 def read_secure(reply: bytes | Failure, expected: Expected) -> bytes:

@@ -267,3 +267,72 @@ def test_a_run_that_gives_up_writes_its_report(config: Path, tmp_path: Path) -> 
     assert not (tmp_path / "learned.mslite").exists()
     msedge("--render", tmp_path / "run.json", "--report", tmp_path / "run.html")
     assert "too few answers" in (tmp_path / "run.html").read_text()
+
+
+QUESTIONS = """
+[data]
+shards = "devices.npz"
+[[analytics]]
+kind = "mean"
+feature = "x"
+low = -5
+high = 5
+[[analytics]]
+kind = "quantiles"
+name = "spread"
+feature = "x"
+column = 1
+low = -5
+high = 5
+at = [0.5]
+[[analytics]]
+kind = "histogram"
+feature = "labels"
+low = 0
+high = 3
+bins = 3
+[[analytics]]
+kind = "heavy_hitters"
+feature = "labels"
+[report]
+json = "out.json"
+"""
+TREES = """
+[data]
+shards = "devices.npz"
+[trees]
+objective = "multi:softprob"
+classes = 3
+features = 6
+n_estimators = 3
+max_depth = 2
+[report]
+model = "trees.json"
+"""
+
+
+def test_statistics_and_trees_need_no_bundle(config: Path) -> None:
+    folder = config.parent
+    (folder / "model.mslite").unlink()
+    (folder / "questions.toml").write_text(QUESTIONS)
+    (folder / "trees.toml").write_text(TREES)
+    shown, said = msedge(folder / "questions.toml", "--simulate", "0")
+    assert "analytics: 6 devices" in said
+    parts = ("x: mean ", "spread: quantiles", "  0.5: ", "labels: each ± 0\n  from 0: ", "words from 1", "5 questions")
+    assert [part for part in parts if part not in shown] == []
+    made = json.loads(msedge(folder / "questions.toml", "--simulate", "4", "--json")[0])
+    assert made["devices"] == 4 and made["results"] == json.loads((folder / "out.json").read_text())["results"]
+    shown, _ = msedge(folder / "trees.toml", "--simulate", "0")
+    assert "multi:softprob: 3 rounds, " in shown
+    assert json.loads((folder / "trees.json").read_text())["learner"]["objective"]["name"] == "multi:softprob"
+
+
+def test_what_has_no_effect_on_statistics_is_refused(config: Path) -> None:
+    for name, text in (("questions.toml", QUESTIONS), ("trees.toml", TREES)):
+        path = config.with_name(name)
+        path.write_text(text)
+        refused: list[list[str | Path]] = [["--resume"]] if "analytics" in text else []
+        for option in [*refused, ["--report", config.with_name("out.html")]]:
+            assert "not used for a run of" in " ".join(msedge(path, "--simulate", "0", *option, code=2)[1].split())
+    config.with_name("trees.toml").write_text(TREES.replace('model = "trees.json"', 'json = "out.json"'))
+    assert "report.model: expected the file" in msedge(config.with_name("trees.toml"), "--simulate", "0", code=3)[1]

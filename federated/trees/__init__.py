@@ -1,0 +1,1 @@
+"""Gradient boosted trees over devices' data, from sums of histograms of gradients."""
