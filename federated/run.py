@@ -250,6 +250,7 @@ def report(federation: Federation) -> dict[str, Any]:
         "lost_evaluations": _summed(survey.get("lost", {}) for survey in surveys),
         "diverged_evaluations": sum(len(survey.get("diverged", ())) for survey in surveys),
         "gate": refusal(federation) if federation.done and federation.config.gate.active else None,
+        "epsilon": federation.epsilon(),
         "start": federation.first,
         "bytes_up": sum(row["bytes_up"] for row in [*first, *rows]),
         "bytes_down": sum(row["bytes_down"] for row in [*first, *rows]),

@@ -36,6 +36,10 @@ def _head(report: Report) -> str:
         f"<h1>{escape(str(report['algorithm']))} over {report['devices']} devices</h1>"
         f'<p class="soft">{report["rounds"]} rounds from bundle {escape(str(report["bundle"])[:16])}</p>'
         + (f"<p>The model was not exported: {escape(why)}.</p>" if why else "")
+        + "".join(
+            f"<p>After round {int(each['after'])} the run returned to the model of round {int(each['to'])}.</p>"
+            for each in report.get("returns", ())
+        )
     )
 
 
@@ -47,15 +51,16 @@ def _facts(report: Report) -> str:
             before, after = summary["accuracy_before"], summary["accuracy_after"]
             for figure, of in (("mean", "mean accuracy on"), ("worst_decile", "worst tenth of")):
                 pairs.append((_share(after[figure]), f"{of} {words} after adapting; {_share(before[figure])} before"))
-    rounds = max(1, len(report["rows"]))
+    every = [*report["rows"], *report.get("given_up", ())]  # totals contain the rounds that returns gave up
+    rounds = max(1, len(every))
     pairs += [
         (size_text(report["bytes_up"] / rounds), "sent by all devices per round"),
         (size_text(report["bytes_down"] / rounds), "sent to all devices per round"),
         (f"{report['seconds']:.1f} s", "for all rounds"),
     ]
-    spent = [row["epsilon"] for row in report["rows"] if row.get("epsilon") is not None]
+    spent = [row["epsilon"] for row in every if row.get("epsilon") is not None]
     if spent:
-        pairs.append((f"ε = {spent[-1]:.3g}", "privacy spent"))
+        pairs.append((f"ε = {max(spent):.3g}", "privacy spent"))
     return facts(pairs)
 
 

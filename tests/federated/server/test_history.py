@@ -137,6 +137,7 @@ def test_a_budget_pays_for_rounds_that_were_given_up(tmp_path: Path) -> None:
     assert back.done, "no budget is left: the run ends with the model of round 3"
     ended = simulate(words(tmp_path, privacy=privacy), fleet(4), resume=True)
     assert ended.account == first.account and same(ended.state, back.state)
+    assert report(ended)["epsilon"] == first.rows[-1]["epsilon"] > ended.rows[-1]["epsilon"]
     assert "evaluation" in ended.rows[-1] and ended.rows[-1]["round"] == 3, "round 3 had none"
 
 
