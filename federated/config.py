@@ -29,6 +29,7 @@ __all__ = [
     "Data",
     "Evaluation",
     "Gate",
+    "History",
     "Limits",
     "Local",
     "Model",
@@ -190,6 +191,15 @@ class State(_Section, frozen=True):
     """The state of simulated devices; "" for memory. For a real device, its node's configuration gives the path."""
 
 
+class History(_Section, frozen=True):
+    """Earlier rounds that are kept next to the checkpoint: `msedge federate --return-to` continues from one of them."""
+
+    keep: Whole = 0
+    """How many of the newest are kept; 0: none."""
+    every: Count = 1
+    """Only rounds whose number this divides are kept, and the last one."""
+
+
 class Sync(_Section, frozen=True):
     """The store of personal versions, filled after each evaluation from devices whose owners agreed; "": none."""
 
@@ -228,6 +238,7 @@ class _Sections(_Section, frozen=True):
     codec: Wire = Wire()
     limits: Limits = Limits()
     state: State = State()
+    history: History = History()
     sync: Sync = Sync()
     report: Report = Report()
 
@@ -281,11 +292,13 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
             'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose devices'
         )
     _READ.need(not file.gate.active or file.evaluation.every > 0, "evaluation.every", "at least 1 with [gate]", 0)
+    _READ.need(not file.history.keep or bool(file.state.checkpoint), "state.checkpoint", "a path with history.keep", "")
     parts["algorithm"] = algorithm_from(file.algorithm)
     made = Config(**parts, transforms=transforms, source=words, folder=folder)
     _refuse_idle(made)
     made.schedule.check(made.algorithm)
-    for feature in sorted(made.transforms.features & made.algorithm.excludes.keys()):
+    features = made.transforms.features | ({"history"} if file.history.keep else set())
+    for feature in sorted(features & made.algorithm.excludes.keys()):
         why = made.algorithm.excludes[feature]
         raise FederatedError(f"these settings cannot be combined: {made.algorithm.name} with {feature}: {why}")
     return made
@@ -296,6 +309,7 @@ def _refuse_idle(config: Config) -> None:
     sections: Mapping[str, Table] = {
         "rounds": config.rounds,
         "async": config.buffer,
+        "history": config.history,
         "sync": config.sync,
         "privacy": config.transforms.privacy,
     }
@@ -318,6 +332,7 @@ _IDLE: tuple[tuple[str, tuple[str, ...], Callable[[Config], bool], str], ...] = 
         lambda c: c.rounds.mode == "sync",
         'rounds.mode = "sync" (asynchronous rounds have async.concurrency and async.size)',
     ),
+    ("history", ("every",), lambda c: c.history.keep > 0, "history.keep"),
     ("sync", ("only", "versions", "days", "consent"), lambda c: bool(c.sync.store), "sync.store"),
     (
         "privacy",
@@ -412,6 +427,10 @@ count = 20
 [state]
 checkpoint = "run.state"       # the server's, after each round: --resume continues from it
 # devices = ""                 # the state of simulated devices
+
+[history]                      # earlier rounds that --history lists and --return-to continues from
+# keep = 0                     # how many of the newest are kept; 0: none
+# every = 1                    # only rounds whose number this divides, and the last
 
 [sync]
 # store = ""                   # personal versions, of devices whose owners agreed

@@ -20,7 +20,7 @@ from federated.errors import FederatedError
 from federated.learner import Batch, Learner
 from federated.readiness import check, check_algorithm
 from federated.runs import of_file
-from federated.server import checkpoint
+from federated.server import checkpoint, history
 from federated.server.asynchronous import conduct_async
 from federated.server.conduct import After, Exchange, Watch, conduct
 from federated.server.federation import Federation, Start
@@ -31,7 +31,7 @@ from federated.tree import Tree
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 
-__all__ = ["Fleet", "opened", "report", "run", "serve", "simulate", "start_of"]
+__all__ = ["Fleet", "go_back", "opened", "report", "rounds_kept", "run", "serve", "simulate", "start_of"]
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,42 @@ def run(
     return federation
 
 
+def rounds_kept(config: Config, start: Start) -> list[dict[str, Any]]:
+    """The rounds that the run's checkpoint can return to, as plain data, in order. `current`: whether the present model
+    was learned from this round. Raises FederatedError for files that are damaged or of another run."""
+    path, federation = _stopped(config, start)
+    current = {row["round"] for row in federation.rows if row["counted"]}
+    found = []
+    for kept in history.listed(path, federation):
+        earlier = history.read(kept, federation)
+        found.append(
+            {
+                "round": kept.round,
+                "learned": earlier.learned,
+                "current": kept.round in current,
+                "digest": kept.digest,
+                "bytes": kept.size,
+                "evaluation": earlier.rows[-1].get("evaluation"),
+            }
+        )
+    return found
+
+
+def go_back(config: Config, start: Start, number: int) -> Federation:
+    """Let the run's checkpoint continue from round `number`. The run must not be going on. Raises FederatedError."""
+    path, federation = _stopped(config, start)
+    history.return_to(path, federation, number)
+    return federation
+
+
+def _stopped(config: Config, start: Start) -> tuple[Path, Federation]:
+    """The checkpoint of a run that is not going on."""
+    if not config.state.checkpoint:
+        raise FederatedError("state.checkpoint: expected the checkpoint of the run, got none")
+    path = config.path(config.state.checkpoint)
+    return path, checkpoint.load(path, config, start)
+
+
 def refusal(federation: Federation) -> str:
     """Why [gate] does not allow the model to be exported; "" if it does."""
     start = federation.first["evaluation"] if federation.first else None
@@ -208,7 +244,8 @@ def _published(federation: Federation) -> tuple[str, Tree]:
 
 def report(federation: Federation) -> dict[str, Any]:
     """The report of the run, as plain data."""
-    rows = federation.rows
+    given_up = [json.loads(line) for line in federation.left]
+    rows = [*given_up, *federation.rows]
     surveys = [survey for row in rows for survey in row.get("evaluation", {}).values()]
     first = [federation.first] if federation.first else []
     return {
@@ -225,11 +262,14 @@ def report(federation: Federation) -> dict[str, Any]:
         "diverged_evaluations": sum(len(survey.get("diverged", ())) for survey in surveys),
         "privacy": federation.guarantee(),
         "gate": refusal(federation) if federation.done and federation.config.gate.active else None,
+        "epsilon": federation.epsilon(),
         "start": federation.first,
         "bytes_up": sum(row["bytes_up"] for row in [*first, *rows]),
         "bytes_down": sum(row["bytes_down"] for row in [*first, *rows]),
         "seconds": sum(row.get("seconds", 0.0) for row in rows),
-        "rows": rows,
+        "rows": federation.rows,
+        "returns": federation.returns,
+        "given_up": given_up,
     }
 
 

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["federate"]
 
+ALONE = {
+    "init": ("init",),
+    "render": ("render", "report"),
+    "history": ("history", "config", "as_json"),
+    "return_to": ("return_to", "config", "as_json"),
+}
+"""Options that do no run, and the parameters that may be given with each."""
 TROUBLES = {
     "limited": "cut to limits.influence",
     "lost_evaluations": "lost evaluations",
@@ -54,6 +61,11 @@ def federate(
         Path | None, typer.Option("--render", metavar="RUN.json", help="Make the page from a run's report.json.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from state.checkpoint.")] = False,
+    history: Annotated[bool, typer.Option("--history", help="List the rounds that [history] kept.")] = False,
+    return_to: Annotated[
+        int | None,
+        typer.Option("--return-to", metavar="ROUND", min=1, help="Let --resume continue from this kept round."),
+    ] = None,
     init: Annotated[bool, typer.Option("--init", help="Print a template of the configuration.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -74,6 +86,9 @@ def federate(
         return
     if config is None:
         raise typer.BadParameter("expected a configuration; --init prints a template", param_hint="CONFIG.toml")
+    if history or return_to is not None:
+        _earlier(config, return_to, as_json)
+        return
     if (simulate is None) == (superlink is None):
         raise typer.BadParameter("expected exactly one of --simulate N and --superlink HOST:PORT")
     if certificates is not None and superlink is None:
@@ -89,14 +104,53 @@ def federate(
 
 
 def _refuse_unused(context: typer.Context) -> None:
-    """--init and --render do no run: refuse the options of a run, which would have no effect."""
+    """Some options do no run: refuse the options of a run, which would have no effect."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    for only, allowed in (("init", ("init",)), ("render", ("render", "report"))):
+    for only, allowed in ALONE.items():
         for name in given if only in given else ():
             if name not in allowed:
-                hint = "CONFIG.toml" if name == "config" else f"--{name.removeprefix('as_')}"
-                raise typer.BadParameter(f"not used with --{only}; omit it", param_hint=hint)
+                hint = "CONFIG.toml" if name == "config" else _option(name)
+                raise typer.BadParameter(f"not used with {_option(only)}; omit it", param_hint=hint)
+
+
+def _option(name: str) -> str:
+    return "--" + name.removeprefix("as_").replace("_", "-")
+
+
+def _earlier(config: Path, number: int | None, as_json: bool) -> None:
+    """List the kept rounds, or return to one of them."""
+    from federated.config import read
+    from federated.run import go_back, opened, rounds_kept
+
+    words = read(config)
+    _, start = opened(words)
+    if number is not None:
+        federation = go_back(words, start, number)
+        made = federation.returns[-1] | {"learned": federation.learned, "rounds": words.rounds.count}
+        if as_json:
+            emit(made)
+        else:
+            print(
+                f"round {number}: {made['learned']} of {made['rounds']} rounds are learned; --resume continues from it"
+            )
+        return
+    found = rounds_kept(words, start)
+    if as_json:
+        emit({"rounds": found})
+        return
+    heads = ("learned", "training", "held out", "bytes", "digest")
+    rows = table("kept rounds: accuracy before adapting; *: of the current model", "round", *heads, right=heads)
+    for each in found:
+        figures = [_accuracy((each["evaluation"] or {}).get(group)) for group in ("training", "held_out")]
+        mark = f"{each['round']}{' *' if each['current'] else ''}"
+        rows.add_row(mark, str(each["learned"]), *figures, bytes_text(each["bytes"]), each["digest"])
+    console().print(rows)
+
+
+def _accuracy(survey: Mapping[str, Any] | None) -> str:
+    summary = (survey or {}).get("summary")
+    return "" if summary is None else f"{summary['accuracy_before']['mean'] + 0.0:.3f}"
 
 
 def _submit(config: Path, superlink: str, certificates: Path | None, resume: bool, as_json: bool) -> None:
@@ -233,6 +287,8 @@ def _print(made: Mapping[str, Any]) -> None:
         f"{seconds_text(made['wall_seconds'])}; "
         f"{bytes_text(made['bytes_up'])} up, {bytes_text(made['bytes_down'])} down"
     )
+    for each in made["returns"]:
+        print(f"returned: after round {each['after']} to the model of round {each['to']}")
     refused = Counter(made["turned_away"]) + Counter(made["refused"])
     print(f"refused: {_counts(refused) or 'nothing'}")
     for key, words in TROUBLES.items():

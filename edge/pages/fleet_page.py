@@ -36,6 +36,10 @@ def _head(report: Report) -> str:
         f"<h1>{escape(str(report['algorithm']))} over {report['devices']} devices</h1>"
         f'<p class="soft">{report["rounds"]} rounds from bundle {escape(str(report["bundle"])[:16])}</p>'
         + (f"<p>The model was not exported: {escape(why)}.</p>" if why else "")
+        + "".join(
+            f"<p>After round {int(each['after'])} the run returned to the model of round {int(each['to'])}.</p>"
+            for each in report.get("returns", ())
+        )
     )
 
 
@@ -49,16 +53,17 @@ def _facts(report: Report) -> str:
                 if after[figure] is not None:
                     told = f"{of} {words} after adapting; {_share(before[figure])} before"
                     pairs.append((_share(after[figure]), told + (", with noise" if summary.get("noisy") else "")))
-    rounds = max(1, len(report["rows"]))
+    every = [*report["rows"], *report.get("given_up", ())]  # totals contain the rounds that returns gave up
+    rounds = max(1, len(every))
     pairs += [
         (size_text(report["bytes_up"] / rounds), "sent by all devices per round"),
         (size_text(report["bytes_down"] / rounds), "sent to all devices per round"),
         (f"{report['seconds']:.1f} s", "for all rounds"),
     ]
-    spent = [row["epsilon"] for row in report["rows"] if row.get("epsilon") is not None]
+    spent = [row["epsilon"] for row in every if row.get("epsilon") is not None]
     if spent:
         covered = (report.get("privacy") or {}).get("covered", ["updates"])
-        pairs.append((f"ε = {spent[-1]:.3g}", f"privacy spent by {' and '.join(covered)}"))
+        pairs.append((f"ε = {max(spent):.3g}", f"privacy spent by {' and '.join(covered)}"))
     return facts(pairs)
 
 

@@ -7,8 +7,9 @@ the way. It is computed as that mean, so that no small difference is divided by 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from federated import tree
 from federated.algorithms.base import Update
@@ -29,6 +30,9 @@ class Scaffold(FedAvg):
     """
 
     name = "scaffold"
+    excludes: ClassVar[Mapping[str, str]] = {
+        "history": "devices keep only their newest controls, whose mean the server's control must be; omit history.keep"
+    }
     uniform: bool = field(default=True, kw_only=True)
 
     def init(self, params: Tree) -> Tree:

@@ -29,7 +29,7 @@ from lite_runtime._files import write_atomically
 __all__ = ["load", "save"]
 
 VERSION = 3
-_FREE = ("gate", "report", "state", "sync")
+_FREE = ("gate", "history", "report", "state", "sync")
 _MAY_CHANGE = {"rounds": ("count", "deadline", "attempts", "minimum", "quorum"), "evaluation": ("every",)}
 """What a resumed run may change: whole sections, and keys of others."""
 
@@ -52,9 +52,14 @@ def save(path: str | os.PathLike[str], federation: Federation) -> None:
         "first": federation.first,
         "spent": federation.account.spent,
         "bound": federation.bound,
+        "model": federation.link.version,
+        "returns": federation.returns,
+        "given_up": federation.given_up,
         "log": [len(link) for link in federation.link.log],
     }
     body = {"state": federation.state, "rows": np.frombuffer(federation.told(), np.uint8)}
+    if federation.left:
+        body["left"] = np.frombuffer(b"\n".join(federation.left), np.uint8)
     if follows(federation.link.codec):
         body["link"] = {"tree": federation.link.tree, "log": np.frombuffer(b"".join(federation.link.log), np.uint8)}
     write_atomically(path, pack(meta, body), FederatedError)
@@ -96,6 +101,9 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
             turned_away_details=[str(line) for line in meta["turned_away_details"]],
             account=Accountant(tuple(Spent(*each) for each in meta["spent"])),
             bound=float(meta["bound"]),
+            returns=[{key: int(each[key]) for key in ("after", "to")} for each in meta.get("returns", ())],
+            given_up=int(meta.get("given_up", 0)),
+            left=body["left"].tobytes().splitlines() if "left" in body else [],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FederatedError(f"checkpoint {shown!r}: expected a run's state, got {error!r}; start a new run") from error
@@ -107,7 +115,7 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
 def _link(config: Config, meta: Mapping[str, Any], body: Mapping[str, Any]) -> Downlink:
     """The downlink: as saved if devices have that model, or computed from the state."""
     codec, seed = Codec.parse(config.codec.down), config.rounds.seed
-    version = int(meta["round"]) - int(meta.get("skipped", 0))
+    version = int(meta.get("model", int(meta["round"]) - int(meta.get("skipped", 0))))
     if not follows(codec):
         return Downlink(codec, seed, config.algorithm.broadcast(body["state"]), version)
     log, ends = body["link"]["log"].tobytes(), list(accumulate(meta["log"], initial=0))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from federated.errors import FederatedError
-from federated.server import checkpoint
+from federated.server import checkpoint, history
 from federated.server.federation import Federation, Round
 from federated.server.replies import Failure
 from federated.server.secure_round import SecureRound
@@ -113,14 +113,21 @@ def finish(
         federation.charge_evaluation()
         row["epsilon"] = federation.epsilon()
     if keep is not None:
-        checkpoint.save(keep, federation)
+        _save(keep, federation, complete=not due)
     if due:
         row["evaluation"] = evaluate(federation, exchange, nodes, row)
         row.update(after(exchange, nodes))
         row["seconds"] = exchange.now() - begun
         if keep is not None:
-            checkpoint.save(keep, federation)
+            _save(keep, federation, complete=True)
     watch(row)
+
+
+def _save(keep: str | os.PathLike[str], federation: Federation, *, complete: bool) -> None:
+    """The checkpoint, and before it the round itself if its row is complete."""
+    if complete:
+        history.put(keep, federation)
+    checkpoint.save(keep, federation)
 
 
 def look_first(federation: Federation, exchange: Exchange) -> None:
@@ -141,9 +148,10 @@ def owed(
     watch: Watch,
     after: After,
 ) -> None:
-    """For a resumed run: the evaluation during which the server died."""
+    """For a resumed run: the evaluation during which the server died, or of the round that the run returned to, if it
+    is the last."""
     row = federation.rows[-1] if federation.rows else {"counted": False}
-    last = row["counted"] and row["round"] == federation.round
+    last = row["counted"] and (row["round"] == federation.round or federation.done)
     if last and federation.due() and "evaluation" not in row:
         begun = exchange.now() - row["seconds"]
         finish(federation, exchange, meet(federation, exchange), begun, keep=keep, watch=watch, after=after)

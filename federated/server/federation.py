@@ -46,7 +46,7 @@ from federated.server.replies import (
 from federated.server.template import payload_spec
 from federated.tree import Tree
 
-__all__ = ["MOST_DETAILS", "Federation", "Member", "Round", "Start", "Survey", "admit", "described"]
+__all__ = ["MOST_DETAILS", "Earlier", "Federation", "Member", "Round", "Start", "Survey", "admit", "described"]
 
 MOST_DETAILS = 50
 """The most problems of a round that the report describes one by one; all of them are counted."""
@@ -95,6 +95,20 @@ class Start:
     """Whether the bundle's loss may be negative."""
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """A run as it was after round `round`, when it had learned from `learned` rounds. `held`: the model as devices
+    decoded it, if they keep it; `lines`: the rows, as `Federation.told` encodes them."""
+
+    round: int
+    learned: int
+    bound: float
+    state: Tree
+    held: Tree | None
+    rows: list[dict[str, Any]]
+    lines: list[bytes]
+
+
 @dataclass
 class Federation:
     """A run between rounds. `state` is the algorithm's, after `round` rounds; `rows` are the report's rows, one per
@@ -112,7 +126,14 @@ class Federation:
     round: int = 0
     """The number of the last round that was learned from or skipped."""
     skipped: int = 0
-    """How many secure rounds had no result: devices take part in one sum of a round, so the next has a new number."""
+    """How many rounds are no part of the model: secure ones without a result, since devices take part in one sum of a
+    round, so that the next has a new number; and those that a return gave up."""
+    returns: list[dict[str, int]] = field(default_factory=list)
+    """Each return to an earlier round: `after` which number, `to` which round."""
+    left: list[bytes] = field(default_factory=list, repr=False)
+    """The rows of rounds that returns gave up, as lines of JSON."""
+    given_up: int = 0
+    """How many of these rounds were learned from, and charged."""
     begun: int = 0
     """The number of the last secure round that devices were asked to begin."""
     attempt: int = 0
@@ -186,13 +207,40 @@ class Federation:
 
     @property
     def done(self) -> bool:
-        """Whether all rounds are over."""
-        return self.learned >= self.config.rounds.count
+        """Whether all rounds are over. A budget of epsilon is for `rounds.count` rounds, including those given up."""
+        paid = self.given_up if self.config.transforms.privacy.epsilon else 0
+        return self.learned + paid >= self.config.rounds.count
 
     @property
     def learned(self) -> int:
-        """How many rounds were learned from."""
+        """How many rounds the model was learned from."""
         return self.round - self.skipped
+
+    @property
+    def newest(self) -> int:
+        """The number of the last round that the model was learned from; 0: none."""
+        return next((int(row["round"]) for row in reversed(self.rows) if row["counted"]), 0)
+
+    def go_back(self, to: Earlier) -> None:
+        """Continue from the model of an earlier round, as a branch.
+
+        The next round has the next number, as after rounds without a result: it draws other batches, and devices, which
+        take part in one sum of a round, take part in it. The model is a new version, which devices are sent whole. The
+        privacy account, the members and the rows of all rounds remain.
+        """
+        stays = Counter(to.lines)
+        left = []
+        for line in [*self.left, *self.told().splitlines()]:
+            if stays[line]:
+                stays[line] -= 1
+            else:
+                left.append(line)
+        self.left, self.given_up = left, sum(bool(json.loads(line)["counted"]) for line in left)
+        self.returns.append({"after": self.round, "to": to.round})
+        self.rows, self._lines = list(to.rows), []
+        self.state, self.bound, self.skipped, self.attempt = to.state, to.bound, self.round - to.learned, 0
+        held = self.algorithm.broadcast(to.state) if to.held is None else to.held
+        self.link = Downlink(self.link.codec, self.link.seed, held, self.link.version + 1)
 
     def told(self) -> bytes:
         """The rows as lines of JSON. All but the last, whose evaluation may be pending, no longer change and are
@@ -285,8 +333,8 @@ class Federation:
         return self.task("train", number, words, body, links)
 
     def scheduled(self, number: int) -> Algorithm:
-        """The algorithm with the rates of round `number`."""
-        return self.config.schedule.at(self.algorithm, number, self.config.rounds.count)
+        """The algorithm with the rates of round `number`; rounds that are no part of the model do not count."""
+        return self.config.schedule.at(self.algorithm, number - self.skipped, self.config.rounds.count)
 
     def _rates(self, number: int) -> dict[str, Any]:
         """The field of a message with the algorithm, if its local rates differ from the configuration's."""

@@ -95,6 +95,26 @@ def test_a_run_goes_on_and_leaves_a_bundle(config: Path) -> None:
     assert not np.allclose(before, after)
 
 
+def test_a_run_returns_to_an_earlier_round(config: Path) -> None:
+    config.write_text(CONFIG + "[history]\nkeep = 3\n")
+    msedge(config, "--simulate", "0")
+    stdout, _ = msedge(config, "--history")
+    assert "3 *" in stdout and "held out" in stdout
+    rounds = json.loads(msedge(config, "--history", "--json")[0])["rounds"]
+    assert [(each["round"], each["current"], each["evaluation"] is None) for each in rounds] == [
+        (1, True, True), (2, True, True), (3, True, False)]  # fmt: skip
+    _, stderr = msedge(config, "--return-to", "7", code=3)
+    assert "expected a round that is kept, got 7; kept: 1, 2, 3" in " ".join(stderr.split())
+    stdout, _ = msedge(config, "--return-to", "1")
+    assert "round 1: 1 of 3 rounds are learned; --resume continues from it" in stdout
+    assert [each["current"] for each in json.loads(msedge(config, "--history", "--json")[0])["rounds"]] == [
+        True, False, False]  # fmt: skip
+    stdout, _ = msedge(config, "--simulate", "0", "--resume")
+    assert "returned: after round 3 to the model of round 1" in stdout
+    made = json.loads(msedge(config, "--return-to", "4", "--json")[0])
+    assert made == {"after": 5, "to": 4, "learned": 2, "rounds": 3}
+
+
 def test_init_prints_a_configuration() -> None:
     stdout, _ = msedge("--init")
     assert "[model]" in stdout and "[rounds]" in stdout
@@ -105,6 +125,9 @@ def test_init_prints_a_configuration() -> None:
     [
         (("run.toml", "--simulate", "0", "--certificates", "ca.crt"), 2, "only used with --superlink"),
         (("--init", "--resume"), 2, "--init"),
+        (("run.toml", "--return-to", "1", "--simulate", "0"), 2, "not used with --return-to"),
+        (("run.toml", "--history", "--resume"), 2, "not used with --history"),
+        (("--history",), 2, "CONFIG.toml"),
         (("--render", "run.json", "--report", "run.html", "--simulate", "2"), 2, "not used with --render"),
         ((), 2, "--init"),
         (("run.toml",), 2, "--simulate N and --superlink"),

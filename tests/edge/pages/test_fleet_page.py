@@ -70,6 +70,17 @@ def test_privacy_is_shown_where_it_was_counted(epsilon: float | None) -> None:
     assert ("privacy spent" in page) is (epsilon is not None)
 
 
+def test_rounds_that_a_return_gave_up_are_in_the_totals() -> None:
+    """What they sent and spent is shown, although the charts have the model's rounds only."""
+    lost = [row(2, epsilon=2.0), row(3, epsilon=3.0)]
+    totals = {"bytes_up": 3 * 1024, "bytes_down": 9 * 1024}
+    page = fleet_page(report(row(1, epsilon=1.0), returns=[{"after": 3, "to": 1}], given_up=lost, **totals))
+    assert "After round 3 the run returned to the model of round 1." in page
+    assert "ε = 3<" in page and ">1.0 KiB<" in page and ">3.0 KiB<" in page
+    with pytest.raises(ValueError, match="invalid literal"):
+        fleet_page(report(row(1), returns=[{"after": "<script>", "to": 1}]))
+
+
 def test_of_very_many_devices_the_ends_are_drawn() -> None:
     many = {f"d{i:03}": [0.1, i / 1000] for i in range(200)}
     page = fleet_page(report(row(1, evaluation={"training": evaluation(0.5, 0.5, **many)})))
