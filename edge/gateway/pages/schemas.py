@@ -167,6 +167,38 @@ _INFER: Mapping[str, Schema] = {
         optional="id parameters",
     ),
 }
+_PREDICT: Mapping[str, Schema] = {
+    "Models": _object({"models": _list(TEXT)}),
+    "PredictValue": {
+        "anyOf": [
+            {"type": ["number", "string", "boolean"]},
+            _object({"b64": _about(TEXT, "Bytes in base64, for inputs of type BYTES.")}, closed=True),
+            _list(reference("PredictValue")),
+        ]
+    },
+    "PredictColumns": {"anyOf": [reference("PredictValue"), _map(reference("PredictValue"))]},
+    "PredictRequest": {
+        **_object(
+            {
+                "signature_name": _about(TEXT, "The bundle's signature to run; default: `predict`."),
+                "instances": _about(
+                    _list(reference("PredictColumns"), minItems=1),
+                    "Rows: objects with a value for each input, or the values of the only input.",
+                ),
+                "inputs": _about(
+                    reference("PredictColumns"), "Columns: all rows of each input, or of the only input."
+                ),
+            },
+            optional="signature_name instances inputs",
+        ),
+        "oneOf": [{"required": ["instances"]}, {"required": ["inputs"]}],
+    },
+    "PredictReply": _object(
+        {"predictions": {"type": "array"}, "outputs": {}, "parameters": _PARAMETERS},
+        optional="predictions outputs parameters",
+        about="`predictions` for `instances`: one entry a row; `outputs` for `inputs`. A single output has no name.",
+    ),
+}
 _REPOSITORY: Mapping[str, Schema] = {
     "IndexRequest": _object({"ready": _about({"type": "boolean"}, "Only models that are ready.")}, optional="ready"),
     "IndexEntry": _object(
@@ -283,5 +315,5 @@ _STATUS: Mapping[str, Schema] = {
         }
     ),
 }
-SCHEMAS: Mapping[str, Schema] = {**_PROTOCOL, **_INFER, **_REPOSITORY, **_STATISTICS, **_STATUS}
+SCHEMAS: Mapping[str, Schema] = {**_PROTOCOL, **_INFER, **_PREDICT, **_REPOSITORY, **_STATISTICS, **_STATUS}
 """Every schema by the name that `reference` accepts."""
