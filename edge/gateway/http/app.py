@@ -299,10 +299,10 @@ class _Handlers:
         async def handler(request: web.Request) -> web.StreamResponse:
             model, what = request.match_info.get("name", ""), f"{request.method} {request.path}"
             grant = self._gateway.admit(request.headers, request.remote or "", operation.scope, model, what)
+            _GRANT.set(grant)
             if operation.scope == "manage":
                 async with self._gateway.audited(operation.name, model, grant.name, self._peer(request)):
                     return await method(request)
-            _GRANT.set(grant)
             return await method(request)
 
         return handler
@@ -432,6 +432,24 @@ class _Handlers:
     async def unload(self, request: web.Request) -> web.Response:
         await self._gateway.unload(request.match_info["name"], await self._object(request))
         return web.Response(content_type="application/json")
+
+    async def log_settings(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.adjust.log_settings())
+
+    async def change_log_settings(self, request: web.Request) -> web.Response:
+        _GRANT.get().demand_all()
+        return _json(self._gateway.change_log(await self._object(request)))
+
+    async def trace_settings(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.trace(request.match_info.get("name", ""), None))
+
+    async def change_trace_settings(self, request: web.Request) -> web.Response:
+        model = request.match_info.get("name", "")
+        if not model:
+            _GRANT.get().demand_all()
+        return _json(self._gateway.trace(model, await self._object(request)))
+
+    model_trace_settings, change_model_trace_settings = trace_settings, change_trace_settings
 
     async def metrics(self, request: web.Request) -> web.Response:
         text, kind = self._gateway.metrics(request.headers.get("Accept", ""))

@@ -238,6 +238,36 @@ _STATISTICS: Mapping[str, Schema] = {
     ),
     "Statistics": _object({"model_stats": _list(reference("ModelStatistics"))}),
 }
+_LOG: Mapping[str, Schema] = {
+    "log_file": _about(TEXT, "Empty: stderr. It cannot be changed."),
+    "log_info": _about({"type": "boolean"}, "Needs log_warning."),
+    "log_warning": {"type": "boolean"},
+    "log_error": _about({"type": "boolean"}, "Always true."),
+    "log_verbose_level": _about(COUNT, "1: debug."),
+    "log_format": _about(TEXT, "How times are written: ISO8601. It cannot be changed."),
+    "log_requests": _about(SHARE, "The share of requests that are logged."),
+}
+_TRACE_LEVEL: Schema = {"type": "string", "enum": ["TIMESTAMPS", "OFF"]}
+_ADJUST: Mapping[str, Schema] = {
+    "LogSettings": _object(_LOG),
+    "LogChange": _about(_object(_LOG, optional=" ".join(_LOG)), "null: as at the start."),
+    "TraceSettings": _object(
+        {
+            "trace_level": _list(_TRACE_LEVEL),
+            "trace_rate": _about(TEXT, "One of so many requests is traced."),
+            **dict.fromkeys(("trace_file", "trace_count", "log_frequency", "trace_mode"), TEXT),
+        }
+    ),
+    "TraceChange": _object(
+        {
+            "trace_level": {"anyOf": [_TRACE_LEVEL, _list(_TRACE_LEVEL), {"type": "null"}]},
+            "trace_rate": {"anyOf": [COUNT, TEXT, {"type": "null"}]},
+            **dict.fromkeys(("trace_file", "trace_count", "log_frequency", "trace_mode"), TEXT),
+        },
+        optional="trace_level trace_rate trace_file trace_count log_frequency trace_mode",
+        about="null: as for all models, or as at the start.",
+    ),
+}
 _SHARES = ("p50", "p95", "p99")
 _STATUS: Mapping[str, Schema] = {
     "Histogram": _object(
@@ -315,5 +345,5 @@ _STATUS: Mapping[str, Schema] = {
         }
     ),
 }
-SCHEMAS: Mapping[str, Schema] = {**_PROTOCOL, **_INFER, **_PREDICT, **_REPOSITORY, **_STATISTICS, **_STATUS}
+SCHEMAS: Mapping[str, Schema] = {**_PROTOCOL, **_INFER, **_PREDICT, **_REPOSITORY, **_STATISTICS, **_ADJUST, **_STATUS}
 """Every schema by the name that `reference` accepts."""
