@@ -79,7 +79,7 @@ def test_operation(served: Live, name: str) -> None:
         if isinstance(case.path_parameters, dict) and data.draw(st.booleans()):
             case.path_parameters["name"] = data.draw(NAMES)
             if "version" in case.path_parameters:
-                case.path_parameters["version"] = data.draw(st.sampled_from(["1", "2", "canary"]))
+                case.path_parameters["version"] = data.draw(st.sampled_from(["1", "1", "2", "canary"]))
         if operation.path.endswith("infer") and data.draw(st.integers(0, 3)) == 0:
             rows = data.draw(ROWS)
             case.path_parameters.update({"name": "scaled"} | ({"version": "1"} if "{version}" in name else {}))
