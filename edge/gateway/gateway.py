@@ -95,7 +95,7 @@ class Gateway:
         self.statistics = Statistics()
         self.tracer = tracer(settings.traces)
         self.adjust = Adjust(self.log, self.tracer.share if self.tracer is not None else None)
-        self.watching = self.tracer is not None or self.log.share > 0
+        self.watching = self.tracer is not None or settings.logs.requests > 0
         """Whether answered requests are logged or traced."""
         self.under_way = 0
         self.leaving = False
