@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from edge.gateway.access.gate import Gate
 from edge.gateway.access.grants import Grant
 from edge.gateway.access.peers import Peers
+from edge.gateway.adjust import Adjust
 from edge.gateway.batching.admission import Limits
 from edge.gateway.batching.runner import LADDER, ModelRunner, Runner
 from edge.gateway.batching.scheduler import Scheduler
@@ -57,8 +58,8 @@ __all__ = ["EXTENSIONS", "Gateway"]
 T = TypeVar("T")
 
 EXTENSIONS = (
-    "binary_tensor_data", "classification", "model_configuration", "model_repository",
-    "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence", "statistics",
+    "binary_tensor_data", "classification", "logging", "model_configuration", "model_repository",
+    "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence", "statistics", "trace",
 )  # fmt: skip
 """Triton's protocol extensions that this gateway supports."""
 WARM = 5.0
@@ -96,6 +97,7 @@ class Gateway:
         self.gate = Gate(settings.access)
         self.statistics = Statistics()
         self.tracer = tracer(settings.traces)
+        self.adjust = Adjust(self.log, self.tracer.share if self.tracer is not None else None)
         self.watching = self.tracer is not None or settings.logs.requests > 0
         """Whether answered requests are logged or traced."""
         self.under_way = 0
@@ -370,8 +372,9 @@ class Gateway:
             fields = ask.fields
             parents = [fields["traceparent"]] if "traceparent" in fields else []
             states = [fields["tracestate"]] if "tracestate" in fields else []
-            context = continued(parents, states, self.tracer.share)
-            if context.sampled:
+            tracing = self.adjust.tracing(ask.model)
+            context = continued(parents, states, tracing.share)
+            if context.sampled and tracing.on:
                 about = {"model": ask.model, "version": served.version if served else "", "rows": job.rows}
                 self.tracer.record(context, f"infer {ask.model}", job, about, status_)
         if self.log.wants_request(status_):
@@ -534,6 +537,19 @@ class Gateway:
         if not isinstance(dependents, bool):
             raise GatewayError(400, f"parameters.unload_dependents: expected true or false, got {dependents!r}")
         await self.repository.unload(name, dependents)
+
+    def change_log(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Change settings of the log; returns all of them. Raises GatewayError (400)."""
+        found = self.adjust.change_log(given)
+        self.watching = self.tracer is not None or self.log.share > 0
+        return found
+
+    def trace(self, model: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The settings of traces for a model, or "": for all, after a change if one is given. Raises GatewayError (400,
+        404)."""
+        if model and all(row["name"] != model for row in self.repository.index()):
+            raise GatewayError(404, f"unknown model {model!r:.80}")
+        return self.adjust.trace_settings(model) if given is None else self.adjust.change_trace(model, given)
 
     # -- how models are made -------------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ def finish(
     """
     row = federation.rows[-1]
     row["seconds"] = exchange.now() - begun
-    due = row["counted"] and federation.due()
+    due = row["counted"] and federation.due() and federation.affords_evaluation()
     if due:
         federation.charge_evaluation()
         row["epsilon"] = federation.epsilon()

@@ -461,6 +461,13 @@ class Federation:
         if self.transforms.privacy.noise == "local":
             self.account = self.transforms.charge(self.account, self.multiplier, self.config.rounds.fraction)
 
+    def affords_evaluation(self) -> bool:
+        """Whether the budget, if there is one, covers an evaluation: after a return to an earlier round it may not."""
+        privacy = self.transforms.privacy
+        if not (privacy.epsilon and self.transforms.noisy_evaluation):
+            return True
+        return self.account.charge(self.multiplier).epsilon(privacy.delta) <= privacy.epsilon * (1 + 1e-6)
+
     def charge_evaluation(self) -> None:
         """Charge an evaluation before devices are asked. Each device is in one group; which are asked is no secret."""
         if self.transforms.noisy_evaluation:

@@ -25,6 +25,9 @@ __all__ = ["APP", "submit", "write_app"]
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 STARTED = re.compile(r"Successfully started run (\d+)")
+_ENDS = (0, 1)
+"""Exit codes of Flower's command when a run has ended, in whichever way: 1 if its log ended first."""
+UNTOLD = "see its log above; the SuperLink does not tell more, or has ended"
 ASKS = 20
 """How often the status of a run is asked for after its log ended."""
 
@@ -110,7 +113,7 @@ def submit(
         environment = {**QUIET, **os.environ, "FLWR_HOME": str(home), "PYTHONUNBUFFERED": "1"}
         command = [flwr, "run", str(folder / "app"), "fleet", "--stream", "--run-config", words]
         code, run = _streamed(command, environment, log or sys.stdout)
-        if code or run is None:
+        if run is None or code not in _ENDS:
             raise FederatedError(f"flwr run: expected exit code 0, got {code}; its messages are above")
         _completed([flwr, "list", "fleet", "--run-id", run, "--format", "json"], environment, run)
 
@@ -139,7 +142,7 @@ def _completed(command: Sequence[str], environment: Mapping[str, str], run: str)
     status, why = str(found.get("status", "unknown")), str(found.get("status-details", ""))
     if status != "finished:completed":
         why = " ".join(why.removeprefix("ServerApp failed with exception: ").split())
-        raise FederatedError(f"run {run} ended as {status}, not finished:completed: {why or 'see its log above'}")
+        raise FederatedError(f"run {run} ended as {status}, not finished:completed: {why or UNTOLD}")
 
 
 def _status(text: str) -> dict[str, Any]:

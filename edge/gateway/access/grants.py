@@ -29,6 +29,11 @@ class Grant(NamedTuple):
         if self.models != ("*",) and not matches(model, self.models):
             raise GatewayError(403, f"{self.name!r} may not use model {model!r:.80}")
 
+    def demand_all(self) -> None:
+        """Raise GatewayError (403) for a grant of some models, where a change concerns all of them."""
+        if self.models != ("*",):
+            raise GatewayError(403, f"{self.name!r} may use some models only, and this setting is that of all")
+
     def demand_device(self, device: str) -> None:
         """Raise GatewayError (403) for a device that the grant does not name, whether it exists or not."""
         if not matches(device, self.devices):

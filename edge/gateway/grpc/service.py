@@ -28,7 +28,7 @@ __all__ = ["METHODS", "Method", "Service"]
 
 _MISSING = (
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
-    "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister", "TraceSetting", "LogSettings",
+    "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
 )  # fmt: skip
 """Triton's methods that the gateway does not have."""
 _GRANT: ContextVar[Grant] = ContextVar("grant")
@@ -171,8 +171,7 @@ def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
 
 
 async def _missing(name: str, _: Caller, context: Any) -> None:
-    what = "settings of traces and logs are fixed" if name.endswith(("Setting", "Settings")) else "no shared memory"
-    raise GatewayError(501, f"{name}: not supported by this server: {what}")
+    raise GatewayError(501, f"{name}: not supported by this server: no shared memory")
 
 
 # -- what the plain methods answer -------------------------------------------------------------------------------------
@@ -230,6 +229,41 @@ async def _repository_model_unload(gateway: Gateway, request: Any) -> Any:
     return message("RepositoryModelUnloadResponse")()
 
 
+async def _log_settings(gateway: Gateway, request: Any) -> Any:
+    given = {name: _single(value) for name, value in request.settings.items()}
+    if given:
+        _GRANT.get().demand_all()
+    found = gateway.change_log(given) if given else gateway.adjust.log_settings()
+    reply = message("LogSettingsResponse")()
+    for name, value in found.items():
+        setattr(reply.settings[name], _LOG_FIELDS[type(value)], value if type(value) is not float else str(value))
+    return reply
+
+
+async def _trace_setting(gateway: Gateway, request: Any) -> Any:
+    given = {name: list(setting.value) or None for name, setting in request.settings.items()}
+    if given and not request.model_name:
+        _GRANT.get().demand_all()
+    found = gateway.trace(request.model_name, {key: _lone(value) for key, value in given.items()} if given else None)
+    reply = message("TraceSettingResponse")()
+    for name, value in found.items():
+        reply.settings[name].value.extend(value if isinstance(value, list) else [value])
+    return reply
+
+
+_LOG_FIELDS = {bool: "bool_param", int: "uint32_param", str: "string_param", float: "string_param"}
+
+
+def _single(value: Any) -> Any:
+    """The value of a setting; None if it has none, which resets it."""
+    kind = value.WhichOneof("parameter_choice")
+    return getattr(value, kind) if kind is not None else None
+
+
+def _lone(value: list[str] | None) -> Any:
+    return value[0] if value is not None and len(value) == 1 else value
+
+
 METHODS = (
     Method("ServerLive", "", _server_live),
     Method("ServerReady", "", _server_ready),
@@ -241,6 +275,8 @@ METHODS = (
     Method("RepositoryIndex", "infer", _repository_index),
     Method("RepositoryModelLoad", "manage", _repository_model_load),
     Method("RepositoryModelUnload", "manage", _repository_model_unload),
+    Method("LogSettings", "manage", _log_settings),
+    Method("TraceSetting", "manage", _trace_setting),
 )
 """All methods but the two that infer."""
 

@@ -14,7 +14,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from edge.gateway.access.grants import Grant, matches
 from edge.gateway.errors import GatewayError
-from edge.gateway.exchange import Answer, Ask
+from edge.gateway.exchange import Answer, Ask, Form
 from edge.gateway.gateway import Gateway
 from edge.gateway.http.bodies import object_in, read_body
 from edge.gateway.http.compression import compressed
@@ -24,6 +24,8 @@ from edge.gateway.operate.room import Held
 from edge.gateway.operate.tls import certificate_name
 from edge.gateway.pages.operations import OPERATIONS, REQUEST_HEADERS, Operation
 from edge.gateway.pages.page import Page, explore_page, status_page
+from edge.gateway.protocol.body import BODY
+from edge.gateway.protocol.predict import Predict
 from edge.gateway.sequences.registry import Key
 from edge.gateway.sequences.stream import Stream
 
@@ -295,26 +297,35 @@ class _Handlers:
         """The operation's method, after a check of the client's access."""
         name = "".join(f"_{c.lower()}" if c.isupper() else c for c in operation.name)
         method: Handler = getattr(self, name)
-        if name == "infer" or not operation.scope:
+        if name in ("infer", "predict") or not operation.scope:
             return method
 
         async def handler(request: web.Request) -> web.StreamResponse:
             model, what = request.match_info.get("name", ""), f"{request.method} {request.path}"
             grant = self._gateway.admit(request.headers, request.remote or "", operation.scope, model, what)
+            _GRANT.set(grant)
             if operation.scope == "manage":
                 async with self._gateway.audited(operation.name, model, grant.name, self._peer(request)):
                     return await method(request)
-            _GRANT.set(grant)
             return await method(request)
 
         return handler
 
     async def infer(self, request: web.Request) -> web.StreamResponse:
+        return await self._admitted(request, BODY)
+
+    async def predict(self, request: web.Request) -> web.StreamResponse:
+        if "Inference-Header-Content-Length" in request.headers:
+            raise GatewayError(400, "Inference-Header-Content-Length: expected none, as /v1 has no binary data")
+        return await self._admitted(request, Predict())
+
+    async def _admitted(self, request: web.Request, form: Form) -> web.StreamResponse:
+        """The reply to an inference request whose body has this form."""
         if getattr(request.protocol, "reserved", False):
             raise GatewayError(503, "the limit of open connections is reached", retry_after=1.0)
         fields = {name.lower(): value for name, value in request.headers.items()}
         certificate = certificate_name(request.get_extra_info("peercert"))
-        empty = Ask(*_named(request), fields, memoryview(b""), request.remote or "", certificate)
+        empty = Ask(*_named(request), fields, memoryview(b""), request.remote or "", certificate, form)
         refusal = self._gateway.greet(empty)  # before any of the body is read
         if refusal is not None:
             return _response(refusal)
@@ -380,6 +391,9 @@ class _Handlers:
         self._gateway.demand_ready(name, version)
         return _json({"name": name, "ready": True})
 
+    async def model_ready_v1(self, request: web.Request) -> web.Response:
+        return await self.model_ready(request)
+
     async def model_config(self, request: web.Request) -> web.Response:
         return _json(await self._awake(self._gateway.repository.configuration, request))
 
@@ -409,6 +423,10 @@ class _Handlers:
         rows, patterns = self._gateway.repository.index(ready_only=ready), _GRANT.get().models
         return _json([row for row in rows if matches(row["name"], patterns)])
 
+    async def models(self, request: web.Request) -> web.Response:
+        rows, patterns = self._gateway.repository.index(ready_only=True), _GRANT.get().models
+        return _json({"models": list(dict.fromkeys(row["name"] for row in rows if matches(row["name"], patterns)))})
+
     async def load(self, request: web.Request) -> web.Response:
         limits, name = self._limits, request.match_info["name"]
         with self._held(request) as held:
@@ -418,6 +436,24 @@ class _Handlers:
     async def unload(self, request: web.Request) -> web.Response:
         await self._gateway.unload(request.match_info["name"], await self._object(request))
         return web.Response(content_type="application/json")
+
+    async def log_settings(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.adjust.log_settings())
+
+    async def change_log_settings(self, request: web.Request) -> web.Response:
+        _GRANT.get().demand_all()
+        return _json(self._gateway.change_log(await self._object(request)))
+
+    async def trace_settings(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.trace(request.match_info.get("name", ""), None))
+
+    async def change_trace_settings(self, request: web.Request) -> web.Response:
+        model = request.match_info.get("name", "")
+        if not model:
+            _GRANT.get().demand_all()
+        return _json(self._gateway.trace(model, await self._object(request)))
+
+    model_trace_settings, change_model_trace_settings = trace_settings, change_trace_settings
 
     async def metrics(self, request: web.Request) -> web.Response:
         text, kind = self._gateway.metrics(request.headers.get("Accept", ""))
@@ -468,8 +504,9 @@ def _response(answer: Answer, payload: bytes | None = None, coding: str = "") ->
 
 
 def _named(request: web.Request) -> tuple[str, str]:
-    """The model and the version ("": none) in a path."""
-    return request.match_info["name"], request.match_info.get("version", "")
+    """The model and the version or label ("": none) in a path."""
+    found = request.match_info
+    return found["name"], found.get("version", "") or found.get("label", "")
 
 
 def _page(page: Page) -> web.Response:

@@ -61,7 +61,7 @@ class Log:
 
     def __init__(self, settings: Logs, sink: _Sink | None = None, capacity: int = _CAPACITY) -> None:
         self._sink: _Sink = sys.stderr if sink is None else sink
-        self._level, self._share = LEVELS[settings.level], settings.requests
+        self.change(settings.level, settings.requests)
         self._format = _FORMATS[settings.format]
         self._entries: deque[Entry] = deque()
         self._capacity, self.dropped, self._told = capacity, 0, 0
@@ -69,6 +69,11 @@ class Log:
         self._wake, self._closing = threading.Event(), False
         self._writer = threading.Thread(target=self._write, name="msedge-log", daemon=True)
         self._writer.start()
+
+    def change(self, level: str, share: float) -> None:
+        """Log events from this level on, and this share of requests."""
+        self.level, self.share = level, share
+        self._level = LEVELS[level]
 
     def enabled(self, level: str) -> bool:
         """Whether events of that level are written; to be checked before computing costly fields."""
@@ -82,10 +87,10 @@ class Log:
                 self._wake.set()
 
     def wants_request(self, status: int) -> bool:
-        """Whether to log a request with this status: internal errors always, the others by the sampling rate of the
-        settings, evenly."""
-        if self._share:
-            self._owed += self._share
+        """Whether to log a request with this status: internal errors always, the others by their `share`,
+        evenly."""
+        if self.share:
+            self._owed += self.share
             if self._owed >= 1:
                 self._owed -= 1
                 return True

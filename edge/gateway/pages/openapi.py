@@ -8,14 +8,23 @@ from itertools import islice
 from typing import Any
 
 from edge.gateway.pages.examples import request_for
-from edge.gateway.pages.operations import OPERATIONS, REFUSALS, REPLY_HEADERS, REQUEST_HEADERS, SUBJECTS, Operation
+from edge.gateway.pages.operations import (
+    BINARY_HEADER,
+    OPERATIONS,
+    REFUSALS,
+    REPLY_HEADERS,
+    REQUEST_HEADERS,
+    SUBJECTS,
+    Operation,
+)
 from edge.gateway.pages.schemas import NAME, SCHEMAS, VERSION, Schema, reference
 
 __all__ = ["document"]
 
 _ABOUT = (
     "Models over the Open Inference Protocol v2 with Triton's extensions: binary data, classification, model"
-    " repository, model configuration, statistics. Every error is a JSON object with a sentence in `error`."
+    " repository, model configuration, statistics; and over KServe's first protocol, under /v1. Every error is a JSON"
+    " object with a sentence in `error`."
 )
 _NAMES: Mapping[str, tuple[Schema, str]] = {
     "name": ({"type": "string", "pattern": NAME}, "The model."),
@@ -23,6 +32,7 @@ _NAMES: Mapping[str, tuple[Schema, str]] = {
         {"type": "string", "minLength": 1, "maxLength": 128},
         "The sequence: what its requests give as `parameters.sequence_id`; digits alone are a number.",
     ),
+    "label": ({"type": "string", "pattern": VERSION}, "A label of a version, such as `canary`."),
     "version": ({"type": "string", "pattern": VERSION}, "A version's number, or a label such as `canary`."),
 }
 _RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 0}}}
@@ -77,7 +87,7 @@ def _operation(operation: Operation, path: str, tokens: bool, examples: _Example
     names = re.findall(r"{(\w+)}", path)
     summary, _, description = operation.about.partition("\n")
     made: dict[str, Any] = {
-        "operationId": operation.name + ("OfVersion" if "version" in names else ""),
+        "operationId": operation.name + "".join(f"Of{part.title()}" for part in ("version", "label") if part in names),
         "tags": [operation.subject],
         "summary": summary,
         "responses": {"200": _reply(operation)}
@@ -103,8 +113,10 @@ def _parameters(operation: Operation, names: Iterable[str], examples: _Examples)
     for parameter in found:
         if shown.get(parameter["name"]):
             parameter["examples"] = shown[parameter["name"]]
-    if operation.name == "infer":
-        found += [_parameter(name, "header", *words) for name, words in REQUEST_HEADERS.items()]
+    if operation.name in ("infer", "predict"):
+        without = BINARY_HEADER if operation.name == "predict" else ""
+        headers = {name: words for name, words in REQUEST_HEADERS.items() if name != without}
+        found += [_parameter(name, "header", *words) for name, words in headers.items()]
     return found
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from edge.gateway.pages.schemas import Schema, reference
 
-__all__ = ["OPERATIONS", "REFUSALS", "REPLY_HEADERS", "REQUEST_HEADERS", "SUBJECTS", "Operation"]
+__all__ = ["BINARY_HEADER", "OPERATIONS", "REFUSALS", "REPLY_HEADERS", "REQUEST_HEADERS", "SUBJECTS", "Operation"]
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -20,6 +20,7 @@ SUBJECTS: Mapping[str, str] = {
     "repository": "Listing, loading and unloading of models.",
     "operation": "Metrics and pages for the operator.",
 }
+BINARY_HEADER = "Inference-Header-Content-Length"
 REQUEST_HEADERS: Mapping[str, tuple[Schema, str]] = {
     "Inference-Header-Content-Length": (
         {"type": "integer", "minimum": 0, "maximum": 2**53},
@@ -102,6 +103,13 @@ OPERATIONS: tuple[Operation, ...] = (
         {**_json("InferReply"), BINARY: None}, {**_json("InferRequest"), BINARY: None},
         needs_body=True, refusals=(*_BODY, 404, 429, 501, 503, 504),
     ),
+    Operation(
+        "predict", "post", ("/v1/models/{name}:predict", "/v1/models/{name}/versions/{version}:predict",
+                            "/v1/models/{name}/labels/{label}:predict"), "inference", "infer",
+        "Run a model, in KServe's first protocol, that of TensorFlow Serving.\n`instances` are answered with"
+        " `predictions`, `inputs` with `outputs`.", _json("PredictReply"), _json("PredictRequest"),
+        needs_body=True, refusals=(*_BODY, 404, 429, 501, 503, 504),
+    ),
     Operation("sequenceState", "get", _model("/sequences/{sequence}"), "inference", "infer",
               "The state of a sequence, as a state file.\nA device can load it with `Model.load_state`.",
               {BINARY: None}, refusals=(400, 404, 429, 503)),
@@ -112,6 +120,10 @@ OPERATIONS: tuple[Operation, ...] = (
               "The model's inputs and outputs: names, datatypes, shapes.", _json("Model"), refusals=(404, 503)),
     Operation("modelReady", "get", _model("/ready"), "models", "",
               "Whether the model is ready.", _json("ModelReady"), refusals=(404, 503)),
+    Operation("models", "get", ("/v1/models",), "models", "infer",
+              "The names of the models that are ready, in KServe's first protocol.", _json("Models")),
+    Operation("modelReadyV1", "get", ("/v1/models/{name}",), "models", "",
+              "Whether the model is ready, in KServe's first protocol.", _json("ModelReady"), refusals=(404, 503)),
     Operation("modelConfig", "get", _model("/config"), "models", "infer",
               "The model's configuration in Triton's format.", _json("ModelConfig"), refusals=(404, 503)),
     Operation("modelStatistics", "get", _model("/stats"), "models", "metrics",
@@ -131,6 +143,21 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("unload", "post", ("/v2/repository/models/{name}/unload",), "repository", "manage",
               "Unload a model after its current requests are answered.", {}, _json("UnloadRequest"),
               refusals=(*_BODY, 404, 501, 503)),
+    Operation("logSettings", "get", ("/v2/logging",), "operation", "manage", "The settings of the log.",
+              _json("LogSettings")),
+    Operation("changeLogSettings", "post", ("/v2/logging",), "operation", "manage",
+              "Change settings of the log until the gateway ends.", _json("LogSettings"), _json("LogChange"),
+              refusals=_BODY),
+    Operation("traceSettings", "get", ("/v2/trace/setting",), "operation", "manage", "The settings of traces.",
+              _json("TraceSettings")),
+    Operation("changeTraceSettings", "post", ("/v2/trace/setting",), "operation", "manage",
+              "Change settings of traces until the gateway ends.", _json("TraceSettings"), _json("TraceChange"),
+              refusals=_BODY),
+    Operation("modelTraceSettings", "get", ("/v2/models/{name}/trace/setting",), "operation", "manage",
+              "The settings of a model's traces.", _json("TraceSettings"), refusals=(404,)),
+    Operation("changeModelTraceSettings", "post", ("/v2/models/{name}/trace/setting",), "operation", "manage",
+              "Change settings of a model's traces until the gateway ends.", _json("TraceSettings"),
+              _json("TraceChange"), refusals=(*_BODY, 404)),
     Operation("metrics", "get", ("/metrics",), "operation", "metrics",
               "Metrics as Prometheus text, or as OpenMetrics if Accept requests it.",
               {"text/plain": None, "application/openmetrics-text": None}, refusals=(404,)),

@@ -167,6 +167,38 @@ _INFER: Mapping[str, Schema] = {
         optional="id parameters",
     ),
 }
+_PREDICT: Mapping[str, Schema] = {
+    "Models": _object({"models": _list(TEXT)}),
+    "PredictValue": {
+        "anyOf": [
+            {"type": ["number", "string", "boolean"]},
+            _object({"b64": _about(TEXT, "Bytes in base64, for inputs of type BYTES.")}, closed=True),
+            _list(reference("PredictValue")),
+        ]
+    },
+    "PredictColumns": {"anyOf": [reference("PredictValue"), _map(reference("PredictValue"))]},
+    "PredictRequest": {
+        **_object(
+            {
+                "signature_name": _about(TEXT, "The bundle's signature to run; default: `predict`."),
+                "instances": _about(
+                    _list(reference("PredictColumns"), minItems=1),
+                    "Rows: objects with a value for each input, or the values of the only input.",
+                ),
+                "inputs": _about(
+                    reference("PredictColumns"), "Columns: all rows of each input, or of the only input."
+                ),
+            },
+            optional="signature_name instances inputs",
+        ),
+        "oneOf": [{"required": ["instances"]}, {"required": ["inputs"]}],
+    },
+    "PredictReply": _object(
+        {"predictions": {"type": "array"}, "outputs": {}, "parameters": _PARAMETERS},
+        optional="predictions outputs parameters",
+        about="`predictions` for `instances`: one entry a row; `outputs` for `inputs`. A single output has no name.",
+    ),
+}
 _REPOSITORY: Mapping[str, Schema] = {
     "IndexRequest": _object({"ready": _about({"type": "boolean"}, "Only models that are ready.")}, optional="ready"),
     "IndexEntry": _object(
@@ -205,6 +237,36 @@ _STATISTICS: Mapping[str, Schema] = {
         }
     ),
     "Statistics": _object({"model_stats": _list(reference("ModelStatistics"))}),
+}
+_LOG: Mapping[str, Schema] = {
+    "log_file": _about(TEXT, "Empty: stderr. It cannot be changed."),
+    "log_info": _about({"type": "boolean"}, "Needs log_warning."),
+    "log_warning": {"type": "boolean"},
+    "log_error": _about({"type": "boolean"}, "Always true."),
+    "log_verbose_level": _about(COUNT, "1: debug."),
+    "log_format": _about(TEXT, "How times are written: ISO8601. It cannot be changed."),
+    "log_requests": _about(SHARE, "The share of requests that are logged."),
+}
+_TRACE_LEVEL: Schema = {"type": "string", "enum": ["TIMESTAMPS", "OFF"]}
+_ADJUST: Mapping[str, Schema] = {
+    "LogSettings": _object(_LOG),
+    "LogChange": _about(_object(_LOG, optional=" ".join(_LOG)), "null: as at the start."),
+    "TraceSettings": _object(
+        {
+            "trace_level": _list(_TRACE_LEVEL),
+            "trace_rate": _about(TEXT, "One of so many requests is traced."),
+            **dict.fromkeys(("trace_file", "trace_count", "log_frequency", "trace_mode"), TEXT),
+        }
+    ),
+    "TraceChange": _object(
+        {
+            "trace_level": {"anyOf": [_TRACE_LEVEL, _list(_TRACE_LEVEL), {"type": "null"}]},
+            "trace_rate": {"anyOf": [COUNT, TEXT, {"type": "null"}]},
+            **dict.fromkeys(("trace_file", "trace_count", "log_frequency", "trace_mode"), TEXT),
+        },
+        optional="trace_level trace_rate trace_file trace_count log_frequency trace_mode",
+        about="null: as for all models, or as at the start.",
+    ),
 }
 _SHARES = ("p50", "p95", "p99")
 _STATUS: Mapping[str, Schema] = {
@@ -286,5 +348,5 @@ _STATUS: Mapping[str, Schema] = {
         }
     ),
 }
-SCHEMAS: Mapping[str, Schema] = {**_PROTOCOL, **_INFER, **_REPOSITORY, **_STATISTICS, **_STATUS}
+SCHEMAS: Mapping[str, Schema] = {**_PROTOCOL, **_INFER, **_PREDICT, **_REPOSITORY, **_STATISTICS, **_ADJUST, **_STATUS}
 """Every schema by the name that `reference` accepts."""

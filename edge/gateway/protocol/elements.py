@@ -29,12 +29,12 @@ _COPIED = 1 << 16
 _EXACT = 2**53
 """Integers up to this one are exact in float64; larger ones may have been rounded."""
 _WORDS: dict[type, str] = {
-    bool: "true or false", str: "a string", type(None): "null", list: "a list", dict: "an object", int: "a number",
-    float: "a number",
+    bool: "true or false", str: "a string", bytes: "a string", type(None): "null", list: "a list",
+    dict: "an object", int: "a number", float: "a number",
 }  # fmt: skip
 _NUMBERS = frozenset({int, float})
-_JSON_KINDS: dict[str, frozenset[type]] = {"BOOL": frozenset({bool}), "BYTES": frozenset({str})}
-"""The Python types of JSON values that a datatype other than a number accepts."""
+_JSON_KINDS: dict[str, frozenset[type]] = {"BOOL": frozenset({bool}), "BYTES": frozenset({str, bytes})}
+"""The Python types of JSON values that a datatype other than a number accepts; bytes: decoded base64."""
 
 
 def from_bytes(body: bytes | bytearray | memoryview, at: int, size: int, port: Port, shape: tuple[int, ...]) -> Array:

@@ -71,29 +71,29 @@ def prepare() -> bool:
     return _KEPT[0] is not None
 
 
-def cut(body: bytes | bytearray | memoryview) -> Cut | None:
-    """Cut out the arrays of numbers that are values of keys named "data"; None if there is nothing to gain.
+def cut(body: bytes | bytearray | memoryview, key: bytes = _KEY) -> Cut | None:
+    """Cut out the arrays of numbers that are values of a key, in quotes; None if there is nothing to gain.
 
     The numbers are bit for bit those of Python's `json.loads`. An array is not cut out if it is ragged or short, if it
     contains anything but numbers, an integer beyond int64 (beyond 2^53 among reals) or a real beyond float64, or if it
     is not valid JSON. The body may contain any bytes: this function never raises.
 
-    Only the text `"data"` is searched for. This is sufficient: in valid JSON, a quote without a backslash before it
+    Only the key's text is searched for. This is sufficient: in valid JSON, a quote without a backslash before it
     begins or ends a string, and after the end of a string only punctuation can follow, so `"data"` is always a complete
     string. In invalid JSON, the error is before the array or in the text that is kept, and is found there.
     """
     if len(body) < WORTH or (scan := _scanner()) is None:
         return None
     text = bytes(body)
-    at = text.find(_KEY)
+    at = text.find(key)
     arrays: dict[str, Array] = {}
     kept: list[bytes] = []
     done = 0
     for _ in range(KEYS):
         if at < 0 or len(text) - at < WORTH // 2:
             break
-        start = _value(text, at)
-        stop = at + len(_KEY)
+        start = _value(text, at, len(key))
+        stop = at + len(key)
         if start:
             array, stop = scan(text, start)
             if array is not None:
@@ -101,18 +101,18 @@ def cut(body: bytes | bytearray | memoryview) -> Cut | None:
                 arrays[mark] = array
                 kept += text[done:start], b'"', mark.encode(), b'"'
                 done = stop
-        at = text.find(_KEY, stop)
+        at = text.find(key, stop)
     if not arrays:
         return None
     kept.append(text[done:])
     return Cut(b"".join(kept), arrays)
 
 
-def _value(text: bytes, key: int) -> int:
-    """The position where the array of the key at `key` begins; 0 if that is not a key, or its value is not an array."""
+def _value(text: bytes, key: int, size: int) -> int:
+    """Where the array of the key of `size` bytes at `key` begins; 0 if that is no key, or its value no array."""
     if text.startswith(b"\\", key - 1):
         return 0
-    at = key + len(_KEY)
+    at = key + size
     for sign in b":", b"[":
         while text.startswith(_SPACE, at):
             at += 1

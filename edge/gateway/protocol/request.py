@@ -22,7 +22,7 @@ from edge.gateway.protocol.numbers import Cut, cut
 from edge.gateway.protocol.parameters import wrong
 from lite_runtime.graph import Array
 
-__all__ = ["LIMITS", "Limits", "Request", "Wanted", "read"]
+__all__ = ["LIMITS", "Limits", "Request", "Wanted", "loaded", "read", "read_document"]
 
 
 @dataclass(slots=True)
@@ -86,6 +86,12 @@ def read(
     return _request(*known, body, end)
 
 
+def read_document(document: Mapping[str, Any], ports: Callable[[str], Ports], limits: Limits = LIMITS) -> Request:
+    """The request in a parsed JSON document without binary data: see `read`."""
+    layout = layout_of(document, ports, limits)
+    return _request(layout, layout.id, b"", 0)
+
+
 def _raw(body: bytes | bytearray | memoryview, takes: Ports) -> Request:
     layout = raw_layout(len(body), takes)
     port, shape, *_ = layout.parts[0]
@@ -99,10 +105,10 @@ def _raw(body: bytes | bytearray | memoryview, takes: Ports) -> Request:
 def _parsed(header: bytes | bytearray | memoryview, ports: Callable[[str], Ports], limits: Limits) -> Layout:
     quick = cut(header)
     document = None if quick is None else _filled(quick, limits)
-    return layout_of(_loaded(header, limits) if document is None else document, ports, limits)
+    return layout_of(loaded(header, limits) if document is None else document, ports, limits)
 
 
-def _loaded(text: bytes | bytearray | memoryview, limits: Limits) -> Any:
+def loaded(text: bytes | bytearray | memoryview, limits: Limits) -> Any:
     """A JSON document. Raises GatewayError: 413 if it has too many items, 400 if it is not valid JSON."""
     if len(text) > limits.items and sum(map(bytes(text).count, _SIGNS)) > limits.items:
         what = f"{limits.items} brackets and commas outside large arrays of numbers"
@@ -117,7 +123,7 @@ def _filled(quick: Cut, limits: Limits) -> Any:
     """The document with the cut-out arrays put back; None if it is not valid JSON, or an array was elsewhere than in an
     input's `data`: then the whole text is parsed, which gives the exact error, if there is one."""
     try:
-        document = _loaded(quick.header, limits)
+        document = loaded(quick.header, limits)
     except GatewayError:
         return None
     inputs = document.get("inputs") if type(document) is dict else None

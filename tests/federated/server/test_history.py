@@ -106,7 +106,7 @@ def test_no_round_and_no_version_is_used_twice(tmp_path: Path) -> None:
 
 
 def test_what_was_spent_stays_spent(tmp_path: Path) -> None:
-    privacy = {"clip": 0.5, "noise": "central", "multiplier": 1.0}
+    privacy = {"clip": 0.5, "noise": "central", "multiplier": 1.0, "evaluation": "open"}
     ended = simulate(words(tmp_path, privacy=privacy), fleet(4))
     back = go_back(words(tmp_path, privacy=privacy), START, 2)
     assert back.account == ended.account and back.members == ended.members
@@ -131,7 +131,7 @@ def test_devices_take_part_in_the_secure_sums_of_a_return(tmp_path: Path, model:
 
 
 def test_a_budget_pays_for_rounds_that_were_given_up(tmp_path: Path) -> None:
-    privacy = {"clip": 0.5, "noise": "central", "epsilon": 20.0, "delta": 0.01}
+    privacy = {"clip": 0.5, "noise": "central", "epsilon": 20.0, "delta": 0.01, "evaluation": "open"}
     first = simulate(words(tmp_path, privacy=privacy), fleet(4))
     back = go_back(words(tmp_path, privacy=privacy), START, 3)
     assert back.done, "no budget is left: the run ends with the model of round 3"
@@ -139,6 +139,15 @@ def test_a_budget_pays_for_rounds_that_were_given_up(tmp_path: Path) -> None:
     assert ended.account == first.account and same(ended.state, back.state)
     assert report(ended)["epsilon"] == first.rows[-1]["epsilon"] > ended.rows[-1]["epsilon"]
     assert "evaluation" in ended.rows[-1] and ended.rows[-1]["round"] == 3, "round 3 had none"
+
+
+def test_a_budget_that_is_used_up_pays_for_no_evaluation(tmp_path: Path) -> None:
+    privacy = {"clip": 0.5, "noise": "central", "epsilon": 20.0, "delta": 0.01}
+    first = simulate(words(tmp_path, privacy=privacy), fleet(4))
+    go_back(words(tmp_path, privacy=privacy), START, 3)
+    ended = simulate(words(tmp_path, privacy=privacy), fleet(4), resume=True)
+    assert ended.account == first.account and "evaluation" not in ended.rows[-1]
+    assert (report(ended)["epsilon"] or 0) <= 20.0
 
 
 def test_a_run_may_end_with_an_earlier_model(tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ def kill_server_app(superlink: int) -> None:
 
 
 def ends_in_failure(run: Callable[[], None]) -> None:
-    """The run of a ServerApp that is killed."""
-    with pytest.raises(FederatedError, match="ended as finished:failed"):
+    """The run of a ServerApp that is killed. Flower notices in its own time, or the SuperLink ends before that."""
+    with pytest.raises(FederatedError, match=r"ended as (finished:failed|unknown)"):
         run()
 
 

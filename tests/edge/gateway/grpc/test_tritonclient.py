@@ -203,10 +203,7 @@ class TestServer:
             client.infer("simple", _inputs(*(x.astype(np.float32) for x in _pair()), kind="FP32"))
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
-    @pytest.mark.parametrize(
-        "name", ["get_system_shared_memory_status", "get_cuda_shared_memory_status", "get_trace_settings",
-                 "get_log_settings"],
-    )  # fmt: skip
+    @pytest.mark.parametrize("name", ["get_system_shared_memory_status", "get_cuda_shared_memory_status"])
     def test_what_is_not_there_is_declined(self, client: Any, name: str) -> None:
         with pytest.raises(utils.InferenceServerException, match="not supported by this server") as caught:
             getattr(client, name)()

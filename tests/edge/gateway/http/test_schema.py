@@ -79,12 +79,17 @@ def test_operation(served: Live, name: str) -> None:
         if isinstance(case.path_parameters, dict) and data.draw(st.booleans()):
             case.path_parameters["name"] = data.draw(NAMES)
             if "version" in case.path_parameters:
-                case.path_parameters["version"] = data.draw(st.sampled_from(["1", "2", "canary"]))
+                case.path_parameters["version"] = data.draw(st.sampled_from(["1", "1", "2", "canary"]))
         if operation.path.endswith("infer") and data.draw(st.integers(0, 3)) == 0:
             rows = data.draw(ROWS)
             case.path_parameters.update({"name": "scaled"} | ({"version": "1"} if "{version}" in name else {}))
             case.headers, case.media_type = {}, "application/json"
             case.body = {"inputs": [{"name": "x", "shape": [len(rows), 4], "datatype": "FP32", "data": rows}]}
+        if operation.path.endswith(":predict") and data.draw(st.booleans()):
+            places = {"name": "scaled", "version": "1", "label": "1"}
+            case.path_parameters.update({key: places[key] for key in case.path_parameters})
+            case.headers, case.media_type = {}, "application/json"
+            case.body = {"instances": data.draw(ROWS | st.just([[1.0]]))}
         if operation.path.endswith("{sequence}") and data.draw(st.integers(0, 3)) == 0:
             state = (Path(served.gateway.settings.models[0]) / "ring.msstate").read_bytes()
             place = operation.path.format(name="ring", version="1", sequence="s")
