@@ -109,8 +109,7 @@ def finish(
     row = federation.rows[-1]
     row["seconds"] = exchange.now() - begun
     due = row["counted"] and federation.due() and federation.affords_evaluation()
-    if due:
-        federation.charge_evaluation()
+    if due and federation.charge_evaluation():
         row["epsilon"] = federation.epsilon()
     if keep is not None:
         _save(keep, federation, complete=not due)
