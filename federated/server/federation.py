@@ -469,8 +469,8 @@ class Federation:
         return self.account.charge(self.multiplier).epsilon(privacy.delta) <= privacy.epsilon * (1 + 1e-6)
 
     def charge_evaluation(self) -> bool:
-        """Charge an evaluation before devices are asked, if it gets noise; returns whether it does. Each device is in one
-        group; which are asked is no secret."""
+        """Charge an evaluation before devices are asked, if it gets noise; returns whether it does. Each device is in
+        one group; which are asked is no secret."""
         if self.transforms.noisy_evaluation:
             self.account = self.account.charge(self.multiplier)
         return self.transforms.noisy_evaluation
