@@ -495,8 +495,13 @@ class Gateway:
         """Begin a sequence with the state of a state file, or set that of one. Raises GatewayError (400, 409, 429)."""
         self.sequences.restore(key, stream, await self.aside(stream.state_in, data))
 
-    def sequence(self, name: str, version_: str, identity: str) -> tuple[Key, Stream]:
-        """The sequence that a path names, which need not exist. Raises GatewayError (400, 404, 503)."""
+    def owner(self, ask: Ask) -> str:
+        """Who a request's sequences belong to: a token's or issuer's client, and the name in its certificate."""
+        who = "" if self.gate.open else self.gate.owner(ask.fields.get("authorization"))
+        return f"{who}\n{ask.certificate}" if ask.certificate else who
+
+    def sequence(self, name: str, version_: str, identity: str, owner: str = "") -> tuple[Key, Stream]:
+        """The sequence of that owner that a path names, which need not exist. Raises GatewayError (400, 404, 503)."""
         if len(identity) > LONGEST:
             raise GatewayError(400, f"expected a sequence of at most {LONGEST} characters, got {len(identity)}")
         served = self.repository.route(name, version_, "", "")
@@ -504,7 +509,7 @@ class Gateway:
             raise GatewayError(400, f"model {name!r} keeps no state between requests, so it has no sequences")
         signature = served.first if served.first in served.streams else next(iter(served.streams))
         number = int(identity) if identity.isascii() and identity.isdigit() and len(identity) < 20 else identity
-        return Key(served.name, served.version, signature, number), served.streams[signature]
+        return Key(served.name, served.version, signature, number, owner), served.streams[signature]
 
     # -- management ----------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,10 @@ class Host(Protocol):
         """Whether the version for a job that names a device is in memory, and the client is that device."""
         raise NotImplementedError
 
+    def owner(self, ask: Ask) -> str:
+        """Who the request's sequence belongs to."""
+        raise NotImplementedError
+
     async def fetch(self, job: Job, served: Served) -> None:
         """Load the personal version of a job's device."""
 
@@ -216,7 +220,8 @@ class Exchange:
                 self._fail(error)
 
         return Step(
-            Key(served.name, served.version, job.signature, identity), stream, go, self._fail,
+            Key(served.name, served.version, job.signature, identity, self._gateway.owner(self._ask)), stream, go,
+            self._fail,
             start=parameters.get("sequence_start", False), end=parameters.get("sequence_end", False),
         )  # fmt: skip
 

@@ -86,6 +86,13 @@ class Gate:
                 return name
         return ANYBODY.name if self.open else ""
 
+    def owner(self, authorization: str | None) -> str:
+        """What tells a client that was admitted before from others: its name, and what vouches for it."""
+        known = {"token": self.keyring, "claims": self.issuer}
+        names = (f"{kind} {keyring.known(authorization)}" for kind, keyring in known.items()
+                 if keyring is not None and keyring.known(authorization))  # fmt: skip
+        return next(names, "")
+
 
 def is_claim(authorization: str | None) -> bool:
     """Whether a header has signed claims (a JSON Web Token) rather than one of our tokens."""

@@ -472,7 +472,10 @@ class _Handlers:
         return _page(explore_page())
 
     async def _sequence(self, request: web.Request) -> tuple[Key, Stream]:
-        found = partial(self._gateway.sequence, identity=request.match_info["sequence"])
+        fields = {name.lower(): value for name, value in request.headers.items()}
+        certificate = certificate_name(request.get_extra_info("peercert"))
+        owner = self._gateway.owner(Ask("", "", fields, memoryview(b""), request.remote or "", certificate))
+        found = partial(self._gateway.sequence, identity=request.match_info["sequence"], owner=owner)
         key, stream = await self._awake(found, request)
         return key, stream
 

@@ -22,12 +22,14 @@ WAITING = 64
 
 
 class Key(NamedTuple):
-    """A sequence: clients choose `id`, which may be used with every model, version and signature anew."""
+    """A sequence: clients choose `id`, which may be used with every model, version and signature anew. owner: who began
+    it, as tokens and certificates say: another client that uses the same id has a sequence of its own."""
 
     model: str
     version: str
     signature: str
     id: str | int
+    owner: str = ""
 
 
 class Limits(NamedTuple):
