@@ -73,6 +73,8 @@ DAY = 86_400
 """Checks of files in a day."""
 REFUSALS = 5
 """Refused clients that are logged in a second."""
+SHORT = 0.7
+"""The share of its memory from which the process is short of it."""
 LEAST = 1 << 20
 """Bytes that the bodies and replies of all requests may always use."""
 _LEVELS: Mapping[str, str] = {
@@ -131,6 +133,8 @@ class Gateway:
         """When the certificate in use expires, in seconds since 1970; set by the server."""
         self._told, self._tellable, self._untold = 0.0, 0, 0
         """Of logged refusals: when the present second began, how many more in it, how many were left out."""
+        self.calls_evicted: Callable[[], int] = lambda: 0
+        """How many gRPC calls gave way because memory was short; set by the server."""
         self.idle_evicted: Callable[[], int] = lambda: 0
         """How many idle connections were closed to let others in; set by the server."""
 
@@ -178,7 +182,7 @@ class Gateway:
 
     def evicted(self) -> Mapping[str, int]:
         """Connections that gave way to others so far, by reason."""
-        return {"memory": self.room.evicted, "connections": self.idle_evicted()}
+        return {"memory": self.room.evicted + self.calls_evicted(), "connections": self.idle_evicted()}
 
     def watch(self, refresh: Callable[[], object]) -> None:
         """Call `refresh`, which checks whether a file has changed, every second."""
@@ -191,6 +195,14 @@ class Gateway:
                 refresh()
             except Exception as error:  # request: the other files are still checked
                 self.log.event("warning", "a changed file is invalid", reason=str(error))
+
+    def short_of_memory(self) -> bool:
+        """Whether the process uses nearly all of the memory that it may use."""
+        return _resident() > SHORT * self._limit
+
+    def give_back(self) -> None:
+        """Return freed memory to the system; any thread."""
+        _give_back()
 
     def _set_budget(self) -> None:
         """Bodies and replies may use what the settings say, or a quarter of the memory that nothing else uses."""

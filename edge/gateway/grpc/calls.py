@@ -1,8 +1,7 @@
-"""What every call needs: who calls, the message it sends, and how it is refused."""
+"""What every call needs: who calls, and how it is refused."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -10,9 +9,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from edge.gateway.errors import GatewayError
-
-__all__ = ["Caller", "caller_of", "code_of", "receive", "refuse"]
+__all__ = ["Caller", "caller_of", "code_of", "refuse"]
 
 _CODES: Mapping[int, grpc.StatusCode] = {
     200: grpc.StatusCode.OK,
@@ -85,14 +82,3 @@ async def refuse(context: Any, status: int, text: str, fields: Sequence[tuple[st
     if waits:
         trailing.append(("grpc-retry-pushback-ms", f"{waits[0]}000"))
     await context.abort(code_of(status), text[:_LONGEST], tuple(trailing))
-
-
-async def receive(context: Any, seconds: float) -> bytes | None:
-    """The next message of a call; None if the client sends no more. Raises GatewayError (408) if it takes longer than
-    `seconds`."""
-    try:
-        async with asyncio.timeout(seconds):
-            found = await context.read()
-    except TimeoutError:
-        raise GatewayError(408, f"the message was not received within {seconds:g} s") from None
-    return None if found is grpc.aio.EOF else found

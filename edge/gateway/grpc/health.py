@@ -13,8 +13,9 @@ import grpc
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.gateway import Gateway
-from edge.gateway.grpc.calls import receive, refuse
+from edge.gateway.grpc.calls import refuse
 from edge.gateway.grpc.messages import HEALTH, INFERENCE, message, parsed
+from edge.gateway.grpc.reading import receive
 
 __all__ = ["Health"]
 

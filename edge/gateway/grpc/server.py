@@ -70,6 +70,8 @@ class GrpcServer:
             ) from error  # fmt: skip
         await server.start()
         self._server = server
+        self._watch = asyncio.get_running_loop().create_task(self._service.reads.watch())
+        self._gateway.calls_evicted = lambda: self._service.reads.evicted
         return host, found
 
     async def drain(self, seconds: float) -> bool:
@@ -88,6 +90,7 @@ class GrpcServer:
     async def stop(self) -> None:
         """Close all connections; does nothing if the server was never started."""
         if self._server is not None:
+            self._watch.cancel()
             await self._server.stop(None)
 
 

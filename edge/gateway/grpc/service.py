@@ -16,9 +16,10 @@ from edge.gateway.access.grants import Grant, matches
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.gateway import Gateway
-from edge.gateway.grpc.calls import Caller, caller_of, receive, refuse
+from edge.gateway.grpc.calls import Caller, caller_of, refuse
 from edge.gateway.grpc.inference import TYPED, open_request, parted
 from edge.gateway.grpc.messages import INFERENCE, message, parsed
+from edge.gateway.grpc.reading import Reads
 from edge.gateway.grpc.stream import Stream
 from edge.gateway.infer import LARGE
 from edge.gateway.models.entry import Asleep
@@ -50,6 +51,7 @@ class Service:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._limits = gateway, gateway.settings.limits
         self._streams: set[Stream] = set()
+        self.reads = Reads(gateway.short_of_memory, gateway.give_back)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """For `grpc.aio.Server.add_generic_rpc_handlers`; messages are bytes."""
@@ -105,7 +107,7 @@ class Service:
         return self._gateway.room.enter(caller.peer, self._limits.body_seconds)
 
     async def _received(self, context: Any, held: Held) -> bytes:
-        data = await receive(context, self._limits.body_seconds)
+        data = await self.reads.next(context, self._limits.body_seconds)
         if data is None:
             raise GatewayError(400, "expected one message, got none")
         held.reach(len(data))
@@ -135,7 +137,7 @@ class Service:
 
     async def _stream(self, caller: Caller, context: Any) -> None:
         self._admit(caller)
-        stream = Stream(self._gateway, context, caller, partial(self._opened, caller, stream=True))
+        stream = Stream(self._gateway, context, caller, partial(self._opened, caller, stream=True), self.reads)
         self._streams.add(stream)
         try:
             await stream.run()

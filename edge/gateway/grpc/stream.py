@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from typing import Any
 
 from edge.gateway.errors import GatewayError
@@ -19,6 +20,7 @@ from edge.gateway.gateway import Gateway
 from edge.gateway.grpc.calls import Caller, refuse
 from edge.gateway.grpc.inference import InferForm
 from edge.gateway.grpc.messages import message
+from edge.gateway.grpc.reading import Reads
 from edge.gateway.operate.room import Held
 
 __all__ = ["Opened", "Stream"]
@@ -55,8 +57,9 @@ class _Turn:
 class Stream:
     """One call; `run` serves it until its end. `leave` ends it after the requests that were already read."""
 
-    def __init__(self, gateway: Gateway, context: Any, caller: Caller, opened: Opened) -> None:
+    def __init__(self, gateway: Gateway, context: Any, caller: Caller, opened: Opened, reads: Reads) -> None:
         self._gateway, self._context, self._caller, self._opened = gateway, context, caller, opened
+        self._reads = reads
         self._turns: asyncio.Queue[_Turn | None] = asyncio.Queue()
         self._slots = asyncio.Semaphore(gateway.settings.grpc.stream_requests)
         self._latest: dict[tuple[str, Any], _Turn] = {}
@@ -92,8 +95,8 @@ class Stream:
         try:
             while True:
                 await self._slots.acquire()
-                data = await self._context.read()
-                if not isinstance(data, bytes):  # the client sends no more
+                data = await self._reads.next(self._context, inf)
+                if data is None:  # the client sends no more
                     return
                 turn = _Turn(self._gateway.room.enter(self._caller.peer, self._gateway.settings.limits.body_seconds))
                 self._turns.put_nowait(turn)

@@ -274,6 +274,34 @@ class TestLimits:
                         made.stream_unary(f"/inference.GRPCInferenceService/{method}")(never(), timeout=60)
             stop.set()
 
+    @pytest.mark.parametrize("method", ["ModelInfer", "RepositoryIndex", "ModelStreamInfer"])
+    def test_when_memory_is_short_messages_that_do_not_come_give_way(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    ) -> None:
+        """Those that wait, and none that came just now."""
+        with live({"m": scaled(tmp_path / "m.mslite", 2.0)}) as there:
+            short = threading.Event()
+            monkeypatch.setattr(there.gateway, "short_of_memory", short.is_set)
+            stop = threading.Event()
+
+            def never() -> Iterator[bytes]:
+                stop.wait(300)
+                yield b""
+
+            with listening(there) as to, channel(to) as made, channel(to) as other:
+                call = (made.stream_stream if "Stream" in method else made.stream_unary)
+                waiting = call(f"/inference.GRPCInferenceService/{method}")
+                calls = [waiting(never(), timeout=60) if "Stream" in method else waiting.future(never(), timeout=60)
+                         for _ in range(3)]  # fmt: skip
+                caller(other, "ServerLive")(b"", timeout=60)
+                assert there.gateway.evicted()["memory"] == 0
+                short.set()
+                until(lambda: there.gateway.evicted()["memory"] == 3)
+                for one in calls:
+                    assert one.code() == grpc.StatusCode.UNAVAILABLE and "short of memory" in one.details()
+                caller(other, "ServerLive")(b"", timeout=60)
+                stop.set()
+
     def test_no_message_at_all(self, address: str) -> None:
         with channel(address) as made, pytest.raises(grpc.RpcError, match="expected one message"):
             made.stream_unary("/inference.GRPCInferenceService/ModelInfer")(iter(()), timeout=60)
