@@ -15,20 +15,23 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from federated import tree
-from federated.codec import Codec
+from federated.codec import Codec, Spec
 from federated.codec.codec import Difference
 from federated.codec.mask import Mask
 from federated.codec.signds import SignDS
 from federated.codec.topk import TopK
 from federated.errors import FederatedError
+from federated.exact import ExactSum
 from federated.privacy.accountant import Accountant, noise_for
 from federated.privacy.clipping import AdaptiveBound, Clip, FlatClip, LayerClip
 from federated.privacy.noise import GaussianNoise, NoiseSource
 from federated.privacy.secure import FixedPoint, lowest_threshold
 from federated.robust import Aggregate, Aggregator, Mean, aggregator_from
+from federated.robust.aggregators import mean_of
 from federated.tables import NotNegative, Reader, Share, Table
 from federated.tree import Tree
 
@@ -197,13 +200,33 @@ class Transforms:
     ) -> Aggregate:
         """On the server: the aggregate of decoded updates, with central noise of this multiplier if there is any.
 
-        Under central noise updates are clipped once more: a codec may have lengthened them, or a device lied.
         `expected`: under Poisson sampling, the expected number of devices, by which the sum is divided.
         """
-        if self.clip is None or self.privacy.noise != "central":
+        if not self.rule.adds:
             return self.rule(updates, weights)
-        clipped = self.rule([self.clip(update).tree for update in updates], [1.0] * len(updates))
-        return clipped._replace(tree=self.add_noise(clipped.tree, len(updates), source, multiplier, expected))
+        total = self.summed(updates, weights)
+        return Aggregate(self.mean(total, Spec.of(updates[0]), len(updates), source, multiplier, expected), ())
+
+    def summed(self, updates: Sequence[Tree], weights: Sequence[float]) -> ExactSum:
+        """With a rule that adds: the sum [size + 1] of decoded updates times their weights, and of the weights, last.
+
+        Under central noise updates are clipped once more: a codec may have lengthened them, or a device lied.
+        """
+        if self.clip is None or self.privacy.noise != "central":
+            return self.rule.summed(updates, weights)
+        return self.rule.summed([self.clip(update).tree for update in updates], [1.0] * len(updates))
+
+    def mean(
+        self,
+        total: ExactSum,
+        spec: Spec,
+        devices: int,
+        source: NoiseSource,
+        multiplier: float = 0.0,
+        expected: float | None = None,
+    ) -> Tree:
+        """The mean from such a sum over this many devices, perhaps none, with central noise as for `combine`."""
+        return self.add_noise(spec.unflatten(mean_of(total).astype(np.float32)), devices, source, multiplier, expected)
 
     def add_noise(
         self, mean: Tree, devices: int, source: NoiseSource, multiplier: float, expected: float | None = None
