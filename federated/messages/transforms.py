@@ -95,7 +95,8 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True)
 class Transforms:
-    """A run's update transforms. `asynchronous`: asynchronous rounds; `compensate`: rare answers get more weight.
+    """A run's update transforms. `asynchronous`: asynchronous rounds; `compensate`: rare answers get more weight;
+    `aggregators`: several servers add up.
 
     Raises FederatedError for combinations that exclude each other, with the reason.
     """
@@ -105,6 +106,7 @@ class Transforms:
     rule: Aggregator = field(default_factory=Mean)
     asynchronous: bool = False
     compensate: bool = False
+    aggregators: bool = False
 
     @classmethod
     def of(
@@ -115,11 +117,12 @@ class Transforms:
         *,
         asynchronous: bool = False,
         compensate: bool = False,
+        aggregators: bool = False,
     ) -> Transforms:
         """From a file's `codec.up` and its sections [privacy] and [robust] (`rule` and its parameters)."""
         words = dict(robust or {})
         rule = aggregator_from(str(words.pop("rule", "mean")), words)
-        return cls(Codec.parse(up), Privacy.of(privacy or {}), rule, asynchronous, compensate)
+        return cls(Codec.parse(up), Privacy.of(privacy or {}), rule, asynchronous, compensate, aggregators)
 
     def __post_init__(self) -> None:
         wrong = [
@@ -157,6 +160,8 @@ class Transforms:
             "a robust rule": not isinstance(self.rule, Mean),
             "asynchronous rounds": self.asynchronous,
             "compensate": self.compensate,
+            "aggregators": self.aggregators,
+            "a rule that compares updates": not self.rule.adds,
         }
         return frozenset(name for name, there in present.items() if there)
 
@@ -198,17 +203,15 @@ class Transforms:
         multiplier: float = 0.0,
         expected: float | None = None,
     ) -> Aggregate:
-        """On the server: the aggregate of decoded updates, with central noise of this multiplier if there is any.
-
-        `expected`: under Poisson sampling, the expected number of devices, by which the sum is divided.
-        """
+        """On the server: the aggregate of decoded updates, at least one. The rest as for `mean`."""
         if not self.rule.adds:
             return self.rule(updates, weights)
         total = self.summed(updates, weights)
         return Aggregate(self.mean(total, Spec.of(updates[0]), len(updates), source, multiplier, expected), ())
 
     def summed(self, updates: Sequence[Tree], weights: Sequence[float]) -> ExactSum:
-        """With a rule that adds: the sum [size + 1] of decoded updates times their weights, and of the weights, last.
+        """On the server, with a rule that adds: the sum [size + 1] of decoded updates times their weights, and of the
+        weights, last.
 
         Under central noise updates are clipped once more: a codec may have lengthened them, or a device lied.
         """
@@ -225,7 +228,8 @@ class Transforms:
         multiplier: float = 0.0,
         expected: float | None = None,
     ) -> Tree:
-        """The mean from such a sum over this many devices, perhaps none, with central noise as for `combine`."""
+        """The mean from such a sum over this many devices, perhaps none, with central noise of this multiplier if there
+        is any. `expected`: under Poisson sampling, the expected number of devices, by which the sum is divided."""
         return self.add_noise(spec.unflatten(mean_of(total).astype(np.float32)), devices, source, multiplier, expected)
 
     def add_noise(
@@ -309,6 +313,12 @@ EXCLUDES = (
     ("local noise", "signds", "signds is private by itself; noise before it adds nothing to its guarantee"),
     ("local noise", "an adaptive bound", "each device would show whether its update was within the bound"),
     ("a robust rule", "asynchronous rounds", "distances between updates to different versions show who is late"),
+    (
+        "aggregators",
+        "a rule that compares updates",
+        "no server has all updates; the mean and norm_bound with a bound of its own add up",
+    ),
+    ("aggregators", "asynchronous rounds", "partial sums belong to one version of the model"),
     ("an adaptive bound", "asynchronous rounds", "updates were clipped to the bounds of different versions"),
     ("an adaptive bound", "clipping by layer", "the bound follows the norm of whole updates"),
 )
