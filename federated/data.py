@@ -18,8 +18,8 @@ from federated.learner import Batch
 from federated.tree import Array
 
 __all__ = [
-    "by_device", "dirichlet", "draw", "join", "own", "pick", "shards", "sinusoids", "size", "split", "support_query",
-    "synthetic",
+    "arrays_of", "by_device", "dirichlet", "draw", "join", "own", "pick", "shards", "sinusoids", "size", "split",
+    "support_query", "synthetic",
 ]  # fmt: skip
 
 ROUNDING = 1e-9
@@ -188,9 +188,9 @@ def shards(
         files = sorted(path.glob("*.npz"))
         if not files:
             raise FederatedError(f"{path}: expected a file NAME.npz for each device, found none")
-        found = {file.stem: _batch(file, _arrays(file), labels, alone) for file in files}
+        found = {file.stem: _batch(file, arrays_of(file), labels, alone) for file in files}
     else:
-        arrays = _arrays(path)
+        arrays = arrays_of(path)
         if device not in arrays:
             raise FederatedError(f"{path}: expected an array {device!r}: each example's owner; {_held(arrays)}")
         owners = arrays.pop(device)
@@ -214,7 +214,7 @@ def own(path: Path, name: str, labels: str = "labels", device: str = "device", *
     else:
         files = {file.stem: file for file in sorted(path.glob("*.npz"))}
         if name in files:
-            data = _batch(files[name], _arrays(files[name]), labels, alone)
+            data = _batch(files[name], arrays_of(files[name]), labels, alone)
             if not size(data):
                 raise FederatedError(f"{files[name]}: no examples of {name}; leave such devices out")
             return data
@@ -223,7 +223,8 @@ def own(path: Path, name: str, labels: str = "labels", device: str = "device", *
     raise FederatedError(f"{path}: expected examples of device {name!r}, got those of {others}"[:500])
 
 
-def _arrays(file: Path) -> dict[str, Array]:
+def arrays_of(file: Path) -> dict[str, Array]:
+    """The arrays of an .npz file. Raises FederatedError for any other file."""
     try:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):

@@ -8,7 +8,23 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from edge.cli import bench, convert, demo, doctor, federate, inspect, personal, plan, run, runs, serve, train, verify
+from edge.cli import (
+    bench,
+    convert,
+    cut,
+    demo,
+    doctor,
+    federate,
+    inspect,
+    personal,
+    plan,
+    run,
+    runs,
+    serve,
+    train,
+    verify,
+    vertical,
+)
 from edge.cli.errors import guarded
 
 __all__ = ["app"]
@@ -17,11 +33,13 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "plan": plan.plan,
     "convert": convert.convert,
+    "cut": cut.cut,
     "inspect": inspect.inspect,
     "run": run.run,
     "verify": verify.verify,
     "bench": bench.bench,
     "federate": federate.federate,
+    "vertical": vertical.vertical,
     "serve": serve.serve,
     "doctor": doctor.doctor,
     "demo": demo.demo,
