@@ -18,8 +18,8 @@ from federated.learner import Batch
 from federated.tree import Array
 
 __all__ = [
-    "arrays_of", "by_device", "dirichlet", "draw", "join", "own", "pick", "shards", "sinusoids", "size", "split",
-    "support_query", "synthetic",
+    "arrays_of", "by_device", "dirichlet", "draw", "join", "order", "own", "pick", "shards", "sinusoids", "size",
+    "split", "support_query", "synthetic",
 ]  # fmt: skip
 
 ROUNDING = 1e-9
@@ -51,12 +51,16 @@ def draw(data: Batch, rng: np.random.Generator, steps: int, n: int) -> Batch:
     Examples come in random order, without repetition until all were drawn; every batch is full, regardless of the
     number of examples, so that the steps of all devices have the same shape. Raises FederatedError for empty data.
     """
-    count = size(data)
+    return pick(data, order(size(data), rng, steps, n))
+
+
+def order(count: int, rng: np.random.Generator, steps: int, n: int) -> Array:
+    """The numbers of the examples that `draw` draws of `count`: int64 [steps, n]."""
     if not count:
         raise FederatedError("expected at least one example to draw batches from, got an empty shard; leave it out")
     passes = -(-steps * n // count)
-    order = rng.permutation(count) if passes == 1 else np.concatenate([rng.permutation(count) for _ in range(passes)])
-    return pick(data, order[: steps * n].reshape(steps, n))
+    whole = rng.permutation(count) if passes == 1 else np.concatenate([rng.permutation(count) for _ in range(passes)])
+    return whole[: steps * n].reshape(steps, n)
 
 
 def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ def fleet(bundle: Path, devices: int) -> Fleet:
 
 def run(bundle: Path, devices: int, aggregators: int, limits: bool) -> dict[str, Any]:
     """One round: seconds by the wall clock and of CPU time, MiB of this process, bytes on all links."""
+    import_module("federated.transport.local")
     made = fleet(bundle, devices)
     before = peak_mib()
     wall, used = time.perf_counter(), time.process_time()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ import numpy as np
 
 import lite_runtime
 from federated import tree
+from federated.client.loops import Loop
 from federated.errors import FederatedError
 from federated.learner import Batch, Evaluation, Gradient, sgd
 from federated.tree import Array, Tree
@@ -59,11 +61,14 @@ class LiteLearner:
             value.name: tuple(side if isinstance(side, int) else 0 for side in value.shape or ())
             for value in graphs["gradients"].inputs
         }
+        self._types = {value.name: numpy_dtype(value.dtype) for value in graphs["gradients"].inputs}
         self._slopes = {name: name.removeprefix(SLOPE) for name in outputs_ if name.startswith(SLOPE)}
         self._statistics = held.uses["gradients"].writes
         moving = (*self._grads.values(), *self._statistics.values())
         self._params = {name: held.state[name] for name in moving}
         self._fixed = {name: value for name, value in held.state.items() if name not in self._params}
+        self._loops: dict[Hashable, Loop | None] = {}
+        self._lock = Lock()
 
     @property
     def classifies(self) -> bool:
@@ -137,6 +142,36 @@ class LiteLearner:
             correct += int(found.get("correct", 0))
             examples += count
         return Evaluation(np.float32(loss), correct, examples)
+
+    def descend(
+        self, params: Tree, batches: Batch, rate: float, pool: Batch | None = None
+    ) -> tuple[dict[str, Array], Array] | None:
+        """See `federated.learner.Descends`."""
+        if self._statistics or type(rate) is not float or params.keys() != self._params.keys():
+            return None
+        key = self._shapes_of(batches, pool)
+        if key is None or not self._lock.acquire(blocking=False):
+            return None  # another thread has the arrays
+        try:
+            if key not in self._loops:
+                self._loops[key] = self._loop(key)
+            loop = self._loops[key]
+            return None if loop is None else loop.descend(params, batches, rate, pool)
+        finally:
+            self._lock.release()
+
+    def _shapes_of(self, batches: Batch, pool: Batch | None) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
+        """Name and shape of what a step reads; None if types would have to change."""
+        held = batches if pool is None else pool
+        first = () if pool is None else batches.labels.shape[1:]
+        if any(self._types.get(name) != values.dtype for name, values in (*held.inputs.items(), (LABELS, held.labels))):
+            return None
+        return (*((name, (*first, *values.shape[1:])) for name, values in held.inputs.items()),
+                (LABELS, (*first, *held.labels.shape[1:])))  # fmt: skip
+
+    def _loop(self, sizes: tuple[tuple[str, tuple[int, ...]], ...]) -> Loop | None:
+        made = Loop(self._model, dict(sizes), self._reads["gradients"], self._grads, self._fixed)
+        return made if made.fixed else None
 
     def scan(
         self, step: Callable[[Carry, Batch], tuple[Carry, Any]], carry: Carry, batches: Batch
