@@ -81,8 +81,8 @@ class Aggregator:
         federation = self._of(told.words["run"], told.words["levels"])
         nodes = meet(federation, self.exchange)
         self._save(federation)
-        below = federation.present(nodes)
-        devices = sum(federation.members[name].examples for name in below) if federation.branching else len(below)
+        below = [member for member in federation.members.values() if member.node in nodes]
+        devices = sum(member.examples for member in below) if federation.branching else len(below)
         levels = told.words["levels"] + 1
         return {"kind": "hello", "examples": max(1, devices), "bundle": self.start.bundle, "levels": levels}, {}
 
