@@ -408,14 +408,15 @@ class Federation:
         self.promise()
         return Round(self, number, {there[name]: name for name in chosen}, want, len(there))
 
-    def survey(self, nodes: Collection[int], most: int) -> list[Survey]:
-        """The devices to evaluate after the last round, at most so many that train, and as many held-out ones."""
+    def survey(self, nodes: Collection[int], most: int | None = None) -> list[Survey]:
+        """The devices to evaluate after the last round: at most so many that train, and as many held-out ones (None:
+        `evaluation.devices`)."""
         config = self.config
         surveys = []
         for held_out in (False, True):
             there = self.present(nodes, held_out=held_out)
             if there:
-                count = min(len(there), most)
+                count = min(len(there), config.evaluation.devices if most is None else most)
                 chosen = rounds.choose(there, count, config.rounds.seed, self.round)
                 words = {key: getattr(config.evaluation, key) for key in ("support", "steps", "batch")}
                 words["lowest"] = self.lowest
