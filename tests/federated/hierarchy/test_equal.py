@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from federated.config import Config
 from federated.hierarchy.aggregator import Aggregator
 from federated.messages.packed import pack, unpack
 from federated.privacy.noise import SeededSource
-from federated.run import Fleet, run, simulate
+from federated.run import Fleet, go_back, run, simulate
 from federated.server.federation import Federation
 from federated.transport.local import exchange_here, run_here
 from tests.federated.fleets import BUNDLE, config, fleet
@@ -126,6 +127,7 @@ CASES: dict[str, dict[str, Any]] = {
     "norm_bound": {"robust": {"rule": "norm_bound", "bound": 0.3}},
     "adaptive": {"privacy": {"clip": 0.2, "adaptive": 0.5}, "rounds": {"count": 3}},
     "held out": {"evaluation": {"every": 1, "held_out": 0.2}},
+    "gate": {"gate": {"against": "start", "margin": 1.0}, "evaluation": {"every": 2}},
 }
 
 
@@ -197,3 +199,15 @@ def test_levels() -> None:
         several = simulate(config(rounds={"count": 2, **FREE}, hierarchy={"aggregators": levels}), made)
         assert same(flat.state, several.state)
         assert several.rows[0]["asked"] == 13 and len(several.rows[0]["aggregators"]) == levels[0]
+
+
+def test_a_return_to_an_earlier_round(tmp_path: Path) -> None:
+    ended = []
+    for levels in ([], [3]):
+        kept = {"history": {"keep": 5}, "state": {"checkpoint": str(tmp_path / f"{len(levels)}")}}
+        of = config(rounds={"count": 4, **FREE}, **kept, **({"hierarchy": {"aggregators": levels}} if levels else {}))
+        simulate(of, MADE)
+        go_back(of, MADE.start, 2)
+        ended.append(simulate(of, MADE, resume=True))
+    assert [row["round"] for row in ended[1].rows] == [1, 2, 5, 6]
+    assert same(ended[0].state, ended[1].state)

@@ -342,6 +342,13 @@ def test_tables(folder: Path, arrays: dict[str, np.ndarray], why: str) -> None:
         Passive(parties(folder)[1])
 
 
+def test_numbers_are_compared_by_their_digits(folder: Path) -> None:
+    rows = people(folder)
+    np.savez(folder / "active.npz", id=np.arange(120), x_a=rows["x_a"], labels=rows["labels"])
+    np.savez(folder / "passive.npz", id=np.array([str(at) for at in range(100, 220)]), x_b=rows["x_b"])
+    assert simulate(*parties(folder))["common"] == 20
+
+
 def test_nobody_in_common(folder: Path) -> None:
     np.savez(folder / "passive.npz", id=np.arange(9), x_b=np.zeros((9, 7), "f4"))
     with pytest.raises(FederatedError, match="expected common identifiers, got none"):
