@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.job import Job
 from edge.gateway.models.entry import Asleep
 from edge.gateway.models.served import Served
-from edge.gateway.protocol.elements import texts
 from edge.gateway.protocol.request import Request
-from edge.gateway.sequences.registry import Key, Step
+from edge.gateway.running import Host as RunHost
+from edge.gateway.running import Run, later
 from lite_runtime.errors import InputError, MsedgeError
 
 if TYPE_CHECKING:
-    from edge.gateway.batching.scheduler import Scheduler
     from edge.gateway.models.repository import Repository
     from edge.gateway.operate.logs import RequestIds
     from edge.gateway.operate.settings import Settings
     from edge.gateway.operate.statistics import Statistics
-    from edge.gateway.sequences.registry import Sequences
-    from edge.gateway.sequences.stream import Stream
 
 __all__ = ["DEVICE", "LABEL", "Exchange", "Host", "refused"]
 
@@ -35,38 +32,18 @@ LARGE = 256 << 10
 """Bytes of JSON that the loop's thread parses itself: a millisecond's work at most."""
 
 
-T = TypeVar("T")
-
-
-class Host(Protocol):
+class Host(RunHost, Protocol):
     """The methods that an exchange needs from the gateway."""
 
     settings: Settings
     ids: RequestIds
     under_way: int
     repository: Repository
-    scheduler: Scheduler
-    sequences: Sequences
     statistics: Statistics
     watching: bool
 
     def admit_inference(self, ask: Ask) -> None:
         """Raise GatewayError if the client is not allowed to ask."""
-
-    async def aside(self, what: Callable[[Any], T], given: Any) -> T:
-        """Call a function on another thread."""
-        raise NotImplementedError
-
-    def at_hand(self, job: Job, served: Served, ask: Ask) -> bool:
-        """Whether the version for a job that names a device is in memory, and the client is that device."""
-        raise NotImplementedError
-
-    def owner(self, ask: Ask) -> str:
-        """Who the request's sequence belongs to."""
-        raise NotImplementedError
-
-    async def fetch(self, job: Job, served: Served) -> None:
-        """Load the personal version of a job's device."""
 
     def ended(
         self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
@@ -93,8 +70,8 @@ class Exchange:
         "_job",
         "_reply",
         "_request",
+        "_run",
         "_served",
-        "_step",
         "_task",
     )
 
@@ -104,7 +81,7 @@ class Exchange:
         self._request: Request | None = None
         self._job: Job | None = None
         self._task: asyncio.Task[None] | None = None
-        self._step: Step | None = None
+        self._run: Run | None = None
         self._answered = False
 
     def begin(self) -> None:
@@ -120,7 +97,7 @@ class Exchange:
             served = gateway.repository.route(ask.model, ask.version, fields.get(LABEL, ""), given or "")
             self._take(served)
         except Asleep:
-            self._later(self._wake)
+            self._task = later(self._fail, self._wake)
         except Exception as error:  # request: answered as `_fail` says
             self._fail(error)
 
@@ -131,10 +108,8 @@ class Exchange:
         self._close()
         if self._task is not None:
             self._task.cancel()
-        if self._job is not None:
-            self._gateway.scheduler.cancel(self._job)
-        if self._step is not None:
-            self._gateway.sequences.cancel(self._step)
+        if self._run is not None:
+            self._run.cancel()
         gateway, served, now = self._gateway, self._served, perf_counter()
         if served is not None:
             gateway.statistics.of(served.name, served.version).fail(self._job, 499, now)
@@ -150,7 +125,7 @@ class Exchange:
         served.acquire(self._arrived)
         self._served = served
         if ask.form.size(ask.fields, ask.body) > LARGE:
-            self._later(self._read, served)
+            self._task = later(self._fail, self._read, served)
         else:
             self._go(served, ask.form.read(ask.fields, ask.body, served.ports_for))
 
@@ -167,80 +142,14 @@ class Exchange:
         job = self._job = Job(
             request.inputs,
             request.rows,
-            self._finished,
             arrived=self._arrived,
             signature=signature if signature in served.ports else served.first,
             priority=parameters.get("priority", 0) or served.config.priority,
             deadline=min(ask.deadline, self._arrived + timeout * 1e-6 if timeout else inf),
             device=ask.fields.get(DEVICE) or parameters.get("device", ""),
         )
-        if _piped(served, job.signature) or (job.device and not self._gateway.at_hand(job, served, ask)):
-            self._later(self._prepare, served, job)
-        else:
-            self._submit(served, job)
-
-    async def _prepare(self, served: Served, job: Job) -> None:
-        """Run the pre-processing, on another thread."""
-        gateway = self._gateway
-        if job.device and not gateway.at_hand(job, served, self._ask):
-            await gateway.fetch(job, served)
-        if _piped(served, job.signature):
-            refusal = gateway.scheduler.full(served.name)  # first: no image is decoded for a refused request
-            if refusal is not None:
-                raise refusal
-            job.inputs = await gateway.aside(served.processing.before, job.inputs)
-            job.rows = next(iter(job.inputs.values())).shape[0] if served.ports[job.signature].batched else 1
-        self._submit(served, job)
-
-    def _submit(self, served: Served, job: Job) -> None:
-        stream = served.streams.get(job.signature)
-        if stream is not None:
-            self._step = self._place(served, stream, job)
-            self._gateway.sequences.enter(self._step)
-            return
-        if self._request is not None and self._request.parameters.get("sequence_id"):
-            raise GatewayError(400, f"sequence_id: model {served.name!r} keeps no state between requests; omit it")
-        self._compute(served, job)
-
-    def _place(self, served: Served, stream: Stream, job: Job) -> Step:
-        """The request's place in its sequence. Raises GatewayError (400) if it names none."""
-        parameters = self._request.parameters if self._request is not None else {}
-        identity = parameters.get("sequence_id", 0)
-        if not identity:
-            raise GatewayError(
-                400, f"sequence_id: model {served.name!r} keeps state between requests; expected a number or text that"
-                " names the sequence, got none; send sequence_start true with its first request"
-            )  # fmt: skip
-
-        def go(state: Mapping[str, Any]) -> None:
-            job.inputs = {**job.inputs, **state}
-            try:
-                self._compute(served, job)
-            except Exception as error:  # request: answered as `_fail` says
-                self._fail(error)
-
-        return Step(
-            Key(served.name, served.version, job.signature, identity, self._gateway.owner(self._ask)), stream, go,
-            self._fail,
-            start=parameters.get("sequence_start", False), end=parameters.get("sequence_end", False),
-        )  # fmt: skip
-
-    def _compute(self, served: Served, job: Job) -> None:
-        for name, array in job.inputs.items():
-            if array.dtype.hasobject:
-                job.inputs = {**job.inputs, name: texts(array, name)}
-        self._gateway.scheduler.submit(job, served.runner_for(job))
-
-    def _later(self, way: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._guarded(way, *given))
-
-    async def _guarded(self, way: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
-        try:
-            await way(*given)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # request: answered as `_fail` says
-            self._fail(error)
+        self._run = Run(self._gateway, served, job, ask, parameters, self._finished)
+        self._run.begin()
 
     async def _wake(self) -> None:
         """Wait until a model that was unloaded to save memory is loaded again."""
@@ -251,29 +160,20 @@ class Exchange:
 
     # -- from the model to the reply -----------------------------------------------------------------------------------
 
-    def _finished(self, job: Job) -> None:
-        """Called when the scheduler has finished the job."""
-        served = self._served
-        assert served is not None
-        if self._step is not None:
-            self._gateway.sequences.leave(self._step, job.outputs if job.error is None else None)
-        if job.error is not None:
-            self._fail(job.error)
-        elif _piped(served, job.signature):
-            self._later(self._complete, served, job)
+    def _finished(self, run: Run) -> None:
+        """Called when the model has computed, or has failed."""
+        if run.job.error is not None:
+            self._fail(run.job.error)
         else:
-            self._answer(served, job, job.outputs)
+            self._answer(run)
 
-    async def _complete(self, served: Served, job: Job) -> None:
-        self._answer(served, job, await self._gateway.aside(served.processing.after, job.outputs))
-
-    def _answer(self, served: Served, job: Job, outputs: Any) -> None:
-        request, gateway = self._request, self._gateway
-        assert request is not None
+    def _answer(self, run: Run) -> None:
+        served, request, job, gateway = self._served, self._request, run.job, self._gateway
+        assert served is not None and request is not None and run.outputs is not None
         try:
             ports = served.ports_for(job.signature)
-            labels = served.labels.get("")
-            reply = self._ask.form.write(served.name, served.version, request, outputs, ports, job.notes, labels)
+            write = self._ask.form.write
+            reply = write(served.name, served.version, request, run.outputs, ports, job.notes, served.labels)
             if sum(map(len, reply.parts)) > gateway.settings.limits.reply:
                 most = gateway.settings.limits.reply
                 raise GatewayError(413, f"the reply is larger than {most} bytes; ask for fewer outputs or rows")
@@ -282,7 +182,7 @@ class Exchange:
             return
         now = perf_counter()
         gateway.statistics.of(served.name, served.version).record(job, now)
-        if served.shadow is not None and self._step is None:
+        if served.shadow is not None and run.repeatable:
             served.shadow.after(job, gateway.scheduler.submit)
         self._close()
         served.release()
@@ -294,8 +194,6 @@ class Exchange:
         """Reply with an error."""
         if self._answered:
             return
-        if self._step is not None:
-            self._gateway.sequences.cancel(self._step)
         gateway, served, now = self._gateway, self._served, perf_counter()
         status, _, _ = _told(error)
         if status == 500 and not isinstance(error, GatewayError):
@@ -323,11 +221,6 @@ def refused(error: BaseException, identity: str, ask: Ask) -> Answer:
     if status == 401:
         fields.append(("WWW-Authenticate", 'Bearer realm="msedge"'))
     return Answer(status, [ask.form.error(text)], None, fields)
-
-
-def _piped(served: Served, signature: str) -> bool:
-    """Whether the bundle declares processing for this signature."""
-    return served.processing is not None and signature == served.first
 
 
 def _told(error: BaseException) -> tuple[int, str, float | None]:

@@ -119,7 +119,7 @@ class InferForm:
 
     def write(
         self, model: str, version: str, request: Request, outputs: Mapping[str, Array], ports: Ports,
-        notes: Mapping[str, Any], labels: Sequence[str] | None,
+        notes: Mapping[str, Any], labels: Mapping[str, Sequence[str]],
     ) -> Reply:  # fmt: skip
         """ModelInferResponse with all outputs in `raw_output_contents`; in a stream, ModelStreamInferResponse."""
         made = message("ModelInferResponse")(model_name=model, model_version=version, id=request.id)

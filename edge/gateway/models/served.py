@@ -39,9 +39,9 @@ class Served:
     """One loaded version. After its creation it is used only on the event loop's thread."""
 
     __slots__ = (
-        "_factory", "_fixed", "_forget", "_inputs", "_runners", "awaits", "closed", "config", "digest", "in_flight",
-        "labels", "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow", "streams", "used",
-        "version",
+        "_factory", "_fixed", "_forget", "_inputs", "_runners", "awaits", "closed", "config", "digest", "first",
+        "in_flight", "labels", "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow",
+        "streams", "used", "version",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +60,8 @@ class Served:
         if not self.ports:
             got = ", ".join(model.signatures)
             raise GatewayError(501, f"{name!r}: expected a signature that does not change the model, got {got}")
+        self.first = "predict" if "predict" in self.ports else next(iter(self.ports))
+        """The default signature, which the metadata describe."""
         self.outer = self.ports if not self.streams else {**self.ports, **_without_state(self.ports, self.streams)}
         """The ports that clients see: without state, and those of the processing if the bundle declares some."""
         self.processing: Any = None
@@ -83,11 +85,6 @@ class Served:
         """Run as `other`, which was made of the same bundle, from the next request on."""
         self.model, self.processing, self.resident, self.awaits = other.model, other.processing, other.resident, ()
         self._runners, self._fixed = other._runners, other._fixed
-
-    @property
-    def first(self) -> str:
-        """The default signature, which the metadata describe."""
-        return "predict" if "predict" in self.ports else next(iter(self.ports))
 
     @property
     def nbytes(self) -> int:

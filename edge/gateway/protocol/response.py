@@ -39,13 +39,13 @@ class Chosen(NamedTuple):
 
 
 def chosen(
-    request: Request, outputs: Mapping[str, Array], ports: Ports, labels: Sequence[str] | None
+    request: Request, outputs: Mapping[str, Array], ports: Ports, labels: Mapping[str, Sequence[str]]
 ) -> Iterator[Chosen]:
     """The requested outputs in the requested order, or all in the model's order: see `write`."""
     for name, binary, count in request.wanted or [(name, None, 0) for name in ports.outputs]:
         port, array = ports.outputs[name], outputs[name]
         if count:
-            array, port = classify(array, count, ports.batched, labels, name), CLASSES
+            array, port = classify(array, count, ports.batched, labels.get(name) or labels.get(""), name), CLASSES
         yield Chosen(name, port, array, request.binary if binary is None else binary)
 
 
@@ -56,13 +56,13 @@ def write(
     outputs: Mapping[str, Array],
     ports: Ports,
     notes: Mapping[str, Any],
-    labels: Sequence[str] | None,
+    labels: Mapping[str, Sequence[str]],
 ) -> Reply:
     """The reply to a request, with the requested outputs in the requested order, or all outputs in the model's order.
 
-    outputs: at least those of `ports`; notes: the reply's `parameters`, omitted if empty; labels: names of classes, for
-    classifications. Raises GatewayError (400) for outputs that cannot be sent as requested: see `elements.to_json` and
-    `classification.classify`.
+    outputs: at least those of `ports`; notes: the reply's `parameters`, omitted if empty; labels: names of classes by
+    output, for classifications; under "", those of all other outputs. Raises GatewayError (400) for outputs that cannot
+    be sent as requested: see `elements.to_json` and `classification.classify`.
     """
     described: list[dict[str, Any]] = []
     reply: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}

@@ -128,7 +128,7 @@ def test_requests_of_triton_and_our_replies(served: Served, binary: bool) -> Non
     ports = served.ports_for("predict")
     request = read(body, length, lambda _: ports)
     outputs = {"scores": np.ones((2, 5), np.float32)}
-    reply = write("small", "1", request, outputs, ports, {"personal": "global"}, None)
+    reply = write("small", "1", request, outputs, ports, {"personal": "global"}, {})
     check("InferReply", json.loads(bytes(reply.parts[0])))
 
 
