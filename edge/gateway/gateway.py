@@ -16,12 +16,13 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.gateway.access.gate import Gate
-from edge.gateway.access.grants import Grant
+from edge.gateway.access.grants import ANYBODY, Grant
 from edge.gateway.access.peers import Peers
 from edge.gateway.adjust import Adjust
 from edge.gateway.batching.admission import Limits
 from edge.gateway.batching.runner import LADDER, ModelRunner, Runner
 from edge.gateway.batching.scheduler import Scheduler
+from edge.gateway.ensembles.ensemble import Target, as_target
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.infer import Exchange, refused
@@ -30,6 +31,7 @@ from edge.gateway.models.describe import metadata
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.repository import Options, Repository
 from edge.gateway.models.served import Served, Shapes
+from edge.gateway.models.serving import Serving
 from edge.gateway.models.uploads import files_of
 from edge.gateway.operate.exposition import expose
 from edge.gateway.operate.logs import Log, RequestIds
@@ -79,6 +81,7 @@ LEAST = 1 << 20
 """Bytes that the bodies and replies of all requests may always use."""
 _LEVELS: Mapping[str, str] = {
     "model failed": "warning",
+    "ensemble is not ready": "warning",
     "version refused": "warning",
     "source of models has a problem": "warning",
     "personal versions cannot be read": "error",
@@ -154,7 +157,7 @@ class Gateway:
     def check_named(self) -> None:
         """Raise GatewayError if a bundle that the settings name individually cannot be served, so that the operator
         sees the reason at once."""
-        missing = self.repository.named - {served.name for served in self.repository.served()}
+        missing = self.repository.named - {served.name for served in self.repository.served() if not served.problem}
         for row in self.repository.index():
             if row["name"] in missing and not self.repository.ready(row["name"]):
                 raise GatewayError(500, row["reason"])
@@ -376,7 +379,7 @@ class Gateway:
             raise GatewayError(504, "the deadline passed while the device's version was being read") from None
 
     def ended(
-        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
+        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Target | None
     ) -> None:
         """Called when a request was answered or failed: writes a log line and spans, if enabled."""
         context = None
@@ -440,7 +443,11 @@ class Gateway:
             pending={key: jobs for key, (jobs, _) in queued.items()},
             queued_rows={key: rows for key, (_, rows) in queued.items()},
             loaded_bytes={(s.name, s.version): s.nbytes for s in served},
-            sequences={(s.name, s.version): self.sequences.count(s.name, s.version) for s in served if s.streams},
+            sequences={
+                (s.name, s.version): self.sequences.count(s.name, s.version)
+                for s in served
+                if isinstance(s, Served) and s.streams
+            },
             sequence_bytes=self.sequences.nbytes,
             sequences_expired=self.sequences.expired,
             personal_hits={s.name: self._figures(s).get("hits", 0) for s in served},
@@ -493,7 +500,7 @@ class Gateway:
     def document(self) -> dict[str, Any]:
         """OpenAPI."""
         shown = self.repository.served() if self.gate.open else ()  # metadata requires a token
-        models = [metadata(served, [served.version]) for served in shown]
+        models = [metadata(as_target(served), [served.version]) for served in shown if not served.problem]
         return document(version(), tokens=not self.gate.open, models=models)
 
     # -- sequences -----------------------------------------------------------------------------------------------------
@@ -517,7 +524,7 @@ class Gateway:
         if len(identity) > LONGEST:
             raise GatewayError(400, f"expected a sequence of at most {LONGEST} characters, got {len(identity)}")
         served = self.repository.route(name, version_, "", "")
-        if not served.streams:
+        if not isinstance(served, Served) or not served.streams:
             raise GatewayError(400, f"model {name!r} keeps no state between requests, so it has no sequences")
         signature = served.first if served.first in served.streams else next(iter(served.streams))
         number = int(identity) if identity.isascii() and identity.isdigit() and len(identity) < 20 else identity
@@ -548,11 +555,13 @@ class Gateway:
             raise GatewayError(400, f"parameters.config: expected a string with JSON, got {type(config).__name__}")
         await self.repository.load(name, config, files_of(parameters) or None)
 
-    async def unload(self, name: str, given: Mapping[str, Any]) -> None:
-        """Execute an unload request, given its body. Raises GatewayError."""
+    async def unload(self, name: str, given: Mapping[str, Any], grant: Grant = ANYBODY) -> None:
+        """Execute an unload request, given its body and what its client may do. Raises GatewayError."""
         dependents = _parameters(given).get("unload_dependents", False)
         if not isinstance(dependents, bool):
             raise GatewayError(400, f"parameters.unload_dependents: expected true or false, got {dependents!r}")
+        for other in self.repository.dependents(name) if dependents else ():
+            grant.demand_model(other)
         await self.repository.unload(name, dependents)
 
     def change_log(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -604,10 +613,12 @@ class Gateway:
 
         return Personal(words.store, devices=words.devices, refresh=words.refresh, tell=self._tell)
 
-    def _figures(self, served: Served) -> Mapping[str, int]:
-        return self.personal.figures(served.model) if self.personal is not None else {}
+    def _figures(self, served: Serving) -> Mapping[str, int]:
+        if self.personal is None or not isinstance(served, Served):
+            return {}
+        return self.personal.figures(served.model)
 
-    def _gone(self, served: Served) -> None:
+    def _gone(self, served: Serving) -> None:
         """The last request of a retired version was answered."""
         if not any(other.name == served.name and other.version == served.version for other in self.repository.served()):
             self.statistics.forget(served.name, served.version)
@@ -624,7 +635,7 @@ class Gateway:
                 self.statistics.of(served.name, served.version)
         self.log.event(level, event, **facts)
 
-    def _limits(self, served: Served | None) -> Limits:
+    def _limits(self, served: Serving | None) -> Limits:
         """The limits for a model's clients; the model's own file overrides the gateway's settings."""
         ours, own = self.settings.batching, served.config if served is not None else None
         return Limits(

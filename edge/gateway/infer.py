@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edge.gateway.errors import GatewayError
+from edge.gateway.ensembles.ensemble import Choice, Ensemble, Target, target_of
+from edge.gateway.ensembles.execution import Execution, run_of
+from edge.gateway.ensembles.execution import Host as RunHost
+from edge.gateway.errors import GatewayError, told
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.job import Job
 from edge.gateway.models.entry import Asleep
-from edge.gateway.models.served import Served
 from edge.gateway.protocol.request import Request
-from edge.gateway.running import Host as RunHost
 from edge.gateway.running import Run, later
-from lite_runtime.errors import InputError, MsedgeError
 
 if TYPE_CHECKING:
     from edge.gateway.models.repository import Repository
     from edge.gateway.operate.logs import RequestIds
     from edge.gateway.operate.settings import Settings
-    from edge.gateway.operate.statistics import Statistics
 
 __all__ = ["DEVICE", "LABEL", "Exchange", "Host", "refused"]
 
@@ -39,14 +39,13 @@ class Host(RunHost, Protocol):
     ids: RequestIds
     under_way: int
     repository: Repository
-    statistics: Statistics
     watching: bool
 
     def admit_inference(self, ask: Ask) -> None:
         """Raise GatewayError if the client is not allowed to ask."""
 
     def ended(
-        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
+        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Target | None
     ) -> None:
         """Called when a request was answered."""
 
@@ -65,6 +64,7 @@ class Exchange:
         "_answered",
         "_arrived",
         "_ask",
+        "_choice",
         "_gateway",
         "_identity",
         "_job",
@@ -77,27 +77,25 @@ class Exchange:
 
     def __init__(self, gateway: Host, ask: Ask, reply: Callable[[Answer], None]) -> None:
         self._gateway, self._ask, self._reply = gateway, ask, reply
-        self._served: Served | None = None
+        self._served: Target | None = None
+        self._choice: Choice | None = None
         self._request: Request | None = None
         self._job: Job | None = None
         self._task: asyncio.Task[None] | None = None
-        self._run: Run | None = None
+        self._run: Run | Execution | None = None
         self._answered = False
 
     def begin(self) -> None:
         """Start processing; the reply comes now or later."""
         gateway, ask = self._gateway, self._ask
         self._arrived = perf_counter()
-        fields = ask.fields
-        given = fields.get("x-request-id")
-        self._identity = gateway.ids.of(given)
+        self._identity = gateway.ids.of(ask.fields.get("x-request-id"))
         gateway.under_way += 1
         try:
             gateway.admit_inference(ask)
-            served = gateway.repository.route(ask.model, ask.version, fields.get(LABEL, ""), given or "")
-            self._take(served)
-        except Asleep:
-            self._task = later(self._fail, self._wake)
+            self._take(self._routed())
+        except Asleep as error:
+            self._task = later(self._fail, self._wake, error.name)
         except Exception as error:  # request: answered as `_fail` says
             self._fail(error)
 
@@ -119,7 +117,29 @@ class Exchange:
 
     # -- from the request to the model ---------------------------------------------------------------------------------
 
-    def _take(self, served: Served) -> None:
+    def _routed(self) -> Target:
+        """What answers the request. Raises as `Repository.route` and `Ensemble.assembled`."""
+        ask, fields = self._ask, self._ask.fields
+        given = fields.get("x-request-id", "")
+        served = self._gateway.repository.route(ask.model, ask.version, fields.get(LABEL, ""), given)
+        if self._choice is None and isinstance(served, Ensemble):
+            self._choice = served.choice(given)
+        return target_of(served, self._choice)
+
+    async def _wake(self, name: str) -> None:
+        """Wait until models that were unloaded to save memory are loaded again, one after the other."""
+        while True:
+            with self._choice.held() if self._choice is not None else nullcontext():
+                await self._gateway.repository.wake(name)
+                try:
+                    self._take(self._routed())
+                    return
+                except Asleep as error:
+                    if error.name == name:
+                        raise
+                    name = error.name
+
+    def _take(self, served: Target) -> None:
         """Parse the request for this version, and pass it on to the model."""
         ask = self._ask
         served.acquire(self._arrived)
@@ -129,12 +149,12 @@ class Exchange:
         else:
             self._go(served, ask.form.read(ask.fields, ask.body, served.ports_for))
 
-    async def _read(self, served: Served) -> None:
+    async def _read(self, served: Target) -> None:
         """Parse large JSON on another thread, so that other requests are served at the same time."""
         ask, ports = self._ask, served.ports_for
         self._go(served, await self._gateway.aside(lambda _: ask.form.read(ask.fields, ask.body, ports), None))
 
-    def _go(self, served: Served, request: Request) -> None:
+    def _go(self, served: Target, request: Request) -> None:
         """Pass the parsed request on to the model."""
         ask, parameters = self._ask, request.parameters
         self._request = request
@@ -143,31 +163,24 @@ class Exchange:
             request.inputs,
             request.rows,
             arrived=self._arrived,
-            signature=signature if signature in served.ports else served.first,
+            signature=signature if signature in served.outer else served.first,
             priority=parameters.get("priority", 0) or served.config.priority,
             deadline=min(ask.deadline, self._arrived + timeout * 1e-6 if timeout else inf),
             device=ask.fields.get(DEVICE) or parameters.get("device", ""),
         )
-        self._run = Run(self._gateway, served, job, ask, parameters, self._finished)
+        self._run = run_of(self._gateway, served, job, ask, parameters, self._finished)
         self._run.begin()
-
-    async def _wake(self) -> None:
-        """Wait until a model that was unloaded to save memory is loaded again."""
-        ask = self._ask
-        await self._gateway.repository.wake(ask.model)
-        label, identity = ask.fields.get(LABEL, ""), ask.fields.get("x-request-id", "")
-        self._take(self._gateway.repository.route(ask.model, ask.version, label, identity))
 
     # -- from the model to the reply -----------------------------------------------------------------------------------
 
-    def _finished(self, run: Run) -> None:
+    def _finished(self, run: Run | Execution) -> None:
         """Called when the model has computed, or has failed."""
         if run.job.error is not None:
             self._fail(run.job.error)
         else:
             self._answer(run)
 
-    def _answer(self, run: Run) -> None:
+    def _answer(self, run: Run | Execution) -> None:
         served, request, job, gateway = self._served, self._request, run.job, self._gateway
         assert served is not None and request is not None and run.outputs is not None
         try:
@@ -195,7 +208,7 @@ class Exchange:
         if self._answered:
             return
         gateway, served, now = self._gateway, self._served, perf_counter()
-        status, _, _ = _told(error)
+        status, _, _ = told(error)
         if status == 500 and not isinstance(error, GatewayError):
             gateway.bug(error, f"infer {self._ask.model}", id=self._identity)
         if served is not None:
@@ -214,21 +227,10 @@ class Exchange:
 
 def refused(error: BaseException, identity: str, ask: Ask) -> Answer:
     """The reply to a request that failed."""
-    status, text, retry = _told(error)
+    status, text, retry = told(error)
     fields = [("X-Request-ID", identity)]
     if retry is not None:
         fields.append(("Retry-After", str(max(1, round(retry)))))
     if status == 401:
         fields.append(("WWW-Authenticate", 'Bearer realm="msedge"'))
     return Answer(status, [ask.form.error(text)], None, fields)
-
-
-def _told(error: BaseException) -> tuple[int, str, float | None]:
-    """Status, text, and seconds until a retry makes sense."""
-    if isinstance(error, GatewayError):
-        return error.status, str(error), error.retry_after
-    if isinstance(error, InputError):
-        return 400, str(error), None
-    if isinstance(error, MsedgeError):
-        return 500, str(error), None
-    return 500, "internal server error; the gateway's log has the details", None

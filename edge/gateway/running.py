@@ -102,9 +102,10 @@ class Run:
         if job.device and not host.at_hand(job, served, self._ask):
             await host.fetch(job, served)
         if self._piped:
-            refusal = host.scheduler.full(served.name)  # first: no image is decoded for a refused request
-            if refusal is not None:
-                raise refusal
+            if not job.accepted:  # first: no image is decoded for a refused request
+                refusal = host.scheduler.full(served.name)
+                if refusal is not None:
+                    raise refusal
             job.inputs = await host.aside(served.processing.before, job.inputs)
             job.rows = next(iter(job.inputs.values())).shape[0] if served.ports[job.signature].batched else 1
         self._submit()

@@ -227,7 +227,7 @@ async def _repository_model_load(gateway: Gateway, request: Any) -> Any:
 
 async def _repository_model_unload(gateway: Gateway, request: Any) -> Any:
     _one_repository(request)
-    await gateway.unload(request.model_name, {"parameters": _values(request.parameters)})
+    await gateway.unload(request.model_name, {"parameters": _values(request.parameters)}, _GRANT.get())
     return message("RepositoryModelUnloadResponse")()
 
 
@@ -302,7 +302,11 @@ def _config(words: Mapping[str, Any]) -> dict[str, Any]:
     of scheduling, one can be named."""
     fields = message("ModelConfig").DESCRIPTOR.fields_by_name
     made = {key: value for key, value in words.items() if key in fields}
-    ours = {key: {"string_value": orjson.dumps(value).decode()} for key, value in words.items() if key not in fields}
+    rest = {key: value for key, value in words.items() if key not in fields}
+    steps = words.get("ensemble_scheduling", {}).get("step", [])
+    if any("model_label" in step for step in steps):
+        rest["model_labels"] = [step.get("model_label", "") for step in steps]
+    ours = {key: {"string_value": orjson.dumps(value).decode()} for key, value in rest.items()}
     if "sequence_batching" in made:
         made.pop("dynamic_batching", None)
     return {**made, "parameters": ours}

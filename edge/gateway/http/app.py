@@ -434,7 +434,7 @@ class _Handlers:
         return web.Response(content_type="application/json")
 
     async def unload(self, request: web.Request) -> web.Response:
-        await self._gateway.unload(request.match_info["name"], await self._object(request))
+        await self._gateway.unload(request.match_info["name"], await self._object(request), _GRANT.get())
         return web.Response(content_type="application/json")
 
     async def log_settings(self, request: web.Request) -> web.Response:

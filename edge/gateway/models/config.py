@@ -204,7 +204,7 @@ def _policy_of(key: str, value: Any) -> Any:
 
 _DESCRIBED = (
     "name platform backend input output batch_input batch_output instance_group default_model_filename"
-    " cc_model_filenames metric_tags parameters model_warmup optimization"
+    " cc_model_filenames metric_tags parameters model_warmup optimization ensemble_scheduling"
 ).split()
 """Triton's keys that only describe a model: they are compared with the model, and refused if they differ."""
 

@@ -100,8 +100,8 @@ class Room:
         """See `Held.reach`."""
         more = size - held.size
         if size > self.most:
-            raise GatewayError(413, f"the body needs {size} bytes of memory, more than the {self.most} that this server"
-                               " allows for all bodies; send less at once, or raise limits.bodies")  # fmt: skip
+            raise GatewayError(413, f"{size} bytes of memory are needed, more than the {self.most} that this server"
+                               " allows for all requests; send less at once, or raise limits.bodies")  # fmt: skip
         if more > 0:
             mine = self._peers[held.peer]
             if mine > held.size and mine + more > self.most // 2 and not self._exempt(held.peer):

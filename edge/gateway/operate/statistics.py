@@ -76,8 +76,8 @@ class ModelStatistics:
     def record(self, job: Job, now: float) -> None:
         """Record an answered request. now: `time.perf_counter` when its reply was ready."""
         begun, rows, batch = job.begun, job.rows, job.batch
-        spent, waited, given = now - job.arrived, begun - job.arrived, job.input_seconds
-        inferred, output = job.computed - begun - given, now - job.computed
+        spent = now - job.arrived
+        waited, given, inferred, output = job.times(now)
         self.success += 1
         self.rows += rows
         self.last = time.time_ns() // 1_000_000

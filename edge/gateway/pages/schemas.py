@@ -83,11 +83,36 @@ _PROTOCOL: Mapping[str, Schema] = {
             "max_batch_size": _about(COUNT, "0: requests are not batched."),
             "input": _list(reference("ConfigTensor")),
             "output": _list(reference("ConfigTensor")),
+            "ensemble_scheduling": reference("EnsembleScheduling"),
         },
+        optional="ensemble_scheduling",
         about="The parts of Triton's model configuration that apply here.",
     ),
     "ConfigTensor": _object(
-        {"name": TEXT, "data_type": {"type": "string", "pattern": "^TYPE_[A-Z0-9]+$"}, "dims": _list(_OPEN_SIZE)},
+        {
+            "name": TEXT,
+            "data_type": {"type": "string", "pattern": "^TYPE_[A-Z0-9]+$"},
+            "dims": _list(_OPEN_SIZE),
+            "reshape": _object({"shape": _list(_OPEN_SIZE)}),
+        },
+        optional="reshape",
+    ),
+    "EnsembleScheduling": _object(
+        {
+            "step": _list(
+                _object(
+                    {
+                        "model_name": TEXT,
+                        "model_version": _about({"type": "integer", "minimum": -1}, "-1: by the model's own routing."),
+                        "model_label": _about(TEXT, "A label in the place of a version."),
+                        "input_map": _about(_map(TEXT), "The ensemble's names of tensors by the model's."),
+                        "output_map": _map(TEXT),
+                    },
+                    optional="model_label",
+                )
+            )
+        },
+        about="Of an ensemble: which models compute what of which tensors.",
     ),
 }
 _INFER: Mapping[str, Schema] = {
@@ -212,7 +237,10 @@ _REPOSITORY: Mapping[str, Schema] = {
         "patternProperties": {"^file:": _about(TEXT, "A file of the model, in base64.")},
     },
     "UnloadRequest": _object({"parameters": reference("UnloadParameters")}, optional="parameters"),
-    "UnloadParameters": _object({"unload_dependents": {"type": "boolean"}}, optional="unload_dependents"),
+    "UnloadParameters": _object(
+        {"unload_dependents": _about({"type": "boolean"}, "Whether to unload the ensembles that use it as well.")},
+        optional="unload_dependents",
+    ),
 }
 _STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 _STATISTICS: Mapping[str, Schema] = {
