@@ -43,7 +43,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "edge/gateway/batching/executor.py": {"thread": 1},
     "edge/gateway/batching/runner.py": {"request": 5},
     "edge/gateway/batching/scheduler.py": {"request": 1},
-    "edge/gateway/ensembles/execution.py": {"request": 2},
+    "edge/gateway/ensembles/execution.py": {"request": 1},
     "edge/gateway/gateway.py": {"request": 2},
     "edge/gateway/grpc/service.py": {"request": 1},
     "edge/gateway/http/app.py": {"request": 2},

@@ -22,6 +22,7 @@ from edge.gateway.adjust import Adjust
 from edge.gateway.batching.admission import Limits
 from edge.gateway.batching.runner import LADDER, ModelRunner, Runner
 from edge.gateway.batching.scheduler import Scheduler
+from edge.gateway.cache import ResponseCache
 from edge.gateway.ensembles.ensemble import Target, as_target
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
@@ -131,6 +132,7 @@ class Gateway:
         self.peers = Peers(settings.access.proxies)
         self._limit = memory_limit()
         self.room = Room(16 * settings.limits.body, self.peers.trusted)
+        self.cache = _cache_of(settings, self._limit)
         self._set_budget()
         self.expiry: Callable[[], float | None] = lambda: None
         """When the certificate in use expires, in seconds since 1970; set by the server."""
@@ -208,8 +210,10 @@ class Gateway:
         _give_back()
 
     def _set_budget(self) -> None:
-        """Bodies and replies may use what the settings say, or a quarter of the memory that nothing else uses."""
-        free = self._limit - (_resident() - self.room.taken)
+        """Bodies and replies may use what the settings say, or a quarter of the memory that nothing else uses, also
+        when the cache is full."""
+        kept = self.cache.figures if self.cache is not None else None
+        free = self._limit - (_resident() - self.room.taken) - (kept.most - kept.nbytes if kept is not None else 0)
         most = min(16 * self.settings.limits.body, free // 4)
         self.room.most = self.settings.limits.bodies or max(LEAST, most)
 
@@ -217,6 +221,8 @@ class Gateway:
         for turn in count(1):
             await asyncio.sleep(TURN)
             self.refresh()
+            if self.cache is not None and self.short_of_memory():
+                self.cache.shrink()
             self._set_budget()
             self.sequences.sweep()
             if turn % DAY == 1:
@@ -463,6 +469,7 @@ class Gateway:
             log_dropped=self.log.dropped,
             lag=self.lag.last,
             worst_lag=self.lag.worst,
+            cache=self.cache.figures if self.cache is not None else None,
         )
         return expose(families(self.statistics, gauges), accept)
 
@@ -620,6 +627,8 @@ class Gateway:
 
     def _gone(self, served: Serving) -> None:
         """The last request of a retired version was answered."""
+        if self.cache is not None:
+            self.cache.forget(served.serial)
         if not any(other.name == served.name and other.version == served.version for other in self.repository.served()):
             self.statistics.forget(served.name, served.version)
             self.sequences.forget(served.name, served.version)
@@ -633,6 +642,9 @@ class Gateway:
             self.scheduler.configure(facts["model"], self._limits(versions[0] if versions else None))
             for served in versions:
                 self.statistics.of(served.name, served.version)
+            if self.cache is None and any(served.config.response_cache for served in versions):
+                why = "response_cache has no effect, as cache.bytes is 0"
+                self.log.event("warning", why, model=facts["model"])
         self.log.event(level, event, **facts)
 
     def _limits(self, served: Serving | None) -> Limits:
@@ -666,6 +678,15 @@ def _sources(settings: Settings) -> list[Source]:
         else:
             files.append(text)
     return [*found, Files(files)] if files else found
+
+
+def _cache_of(settings: Settings, limit: int) -> ResponseCache | None:
+    """The cache of answers; None: none are kept. Raises GatewayError if it could take too much of the memory."""
+    most = settings.cache.bytes
+    if most > limit // 2:
+        text = f"cache.bytes: expected at most half of the {limit} bytes that this process may use, got {most}"
+        raise GatewayError(500, text)
+    return ResponseCache(most) if most else None
 
 
 def _cache() -> str:

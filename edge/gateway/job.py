@@ -43,6 +43,7 @@ class Job:
         "arrived",
         "batch",
         "begun",
+        "cache_seconds",
         "cancelled",
         "computed",
         "deadline",
@@ -50,6 +51,7 @@ class Job:
         "done",
         "error",
         "finish",
+        "hit",
         "input_seconds",
         "inputs",
         "notes",
@@ -103,6 +105,10 @@ class Job:
         self.notes: dict[str, Any] = {}
         """The reply's `parameters`, which describe how it was answered."""
         self.cancelled = False
+        self.hit: bool | None = None
+        """Whether its answer was found in the cache; None: it was not looked for."""
+        self.cache_seconds = 0.0
+        """Time spent on that: looking it up, and keeping it."""
         self.steps: list[Answered] | None = None
         """For an ensemble, its answered steps."""
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from edge.gateway.cache import ResponseCache, key_of
+from edge.gateway.ensembles.ensemble import Target
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Ask
 from edge.gateway.job import Job, nobody
 from edge.gateway.models.served import Served
+from edge.gateway.ports import nbytes_of
 from edge.gateway.protocol.elements import texts
 from edge.gateway.sequences.registry import Key, Step
 from lite_runtime.graph import Array
@@ -19,7 +23,10 @@ if TYPE_CHECKING:
     from edge.gateway.sequences.registry import Sequences
     from edge.gateway.sequences.stream import Stream
 
-__all__ = ["Host", "Run", "later"]
+__all__ = ["Computation", "Host", "Run", "later"]
+
+LARGE = 128 << 10
+"""Bytes of inputs that the loop's thread digests itself: 200 microseconds."""
 
 T = TypeVar("T")
 
@@ -29,6 +36,7 @@ class Host(Protocol):
 
     scheduler: Scheduler
     sequences: Sequences
+    cache: ResponseCache | None
 
     async def aside(self, what: Callable[[Any], T], given: Any) -> T:
         """Call a function on another thread."""
@@ -46,54 +54,143 @@ class Host(Protocol):
         """Load the personal version of a job's device."""
 
 
-class Run:
-    """One job on its way through a model: pre-processing, the place in its sequence, the scheduler, post-processing.
+class Computation:
+    """One job, from checked inputs to outputs: computed, or found in the cache.
 
-    Call `begin` once. `finish(run)` is then called exactly once, on the event loop's thread, perhaps before `begin`
-    returns, unless the run is cancelled: `job.error` is set, or `outputs` are, those of the ports that clients see.
+    Call `begin` once. `finish(computation)` is then called exactly once, on the event loop's thread, perhaps before
+    `begin` returns, unless it is cancelled: `job.error` is set, or `outputs` are, those of the ports that clients see.
     """
 
-    __slots__ = ("_ask", "_finish", "_host", "_parameters", "_piped", "_served", "_step", "_task", "job",
-                 "outputs")  # fmt: skip
+    __slots__ = ("_ask", "_finish", "_host", "_key", "_target", "_task", "job", "outputs")
 
-    def __init__(
-        self, host: Host, served: Served, job: Job, ask: Ask, parameters: Mapping[str, Any],
-        finish: Callable[[Run], None],
-    ) -> None:  # fmt: skip
-        """served: acquired by the caller. ask: who asks; parameters: the request's."""
-        self._host, self._served, self._ask, self._parameters = host, served, ask, parameters
-        self._finish: Callable[[Run], None] | None = finish
-        self._piped = served.processing is not None and job.signature == served.first
-        """Whether the bundle declares processing for the job's signature."""
+    def __init__(self, host: Host, target: Target, job: Job, ask: Ask, finish: Callable[[Any], None]) -> None:
+        """target: acquired by the caller. ask: who asks."""
+        self._host, self._target, self._ask = host, target, ask
+        self._finish: Callable[[Any], None] | None = finish
         self._task: asyncio.Task[None] | None = None
-        self._step: Step | None = None
+        self._key: tuple[bytes, tuple[int, ...]] | None = None
+        """Under which the answer is to be kept."""
         self.job = job
         self.outputs: Mapping[str, Array] | None = None
 
-    @property
-    def repeatable(self) -> bool:
-        """Whether another version, given the job's inputs, could be compared with what was computed."""
-        return self._step is None
-
     def begin(self) -> None:
         """Start computing."""
-        served, job = self._served, self.job
-        job.finish = self._computed
         try:
-            if self._piped or (job.device and not self._host.at_hand(job, served, self._ask)):
-                self._task = later(self._end, self._prepare)
+            cache = self._host.cache
+            if cache is not None and self._target.config.response_cache and self._same_for_all:
+                self._look_up(cache)
             else:
-                self._submit()
+                self._go()
         except Exception as error:  # request: the error becomes the job's answer
             self._end(error)
+
+    @property
+    def _same_for_all(self) -> bool:
+        """Whether every request with these inputs has the same answer."""
+        return not self.job.device
 
     def cancel(self) -> None:
         """Drop what has not started; `finish` is not called."""
         self._finish = None
+        self.job.cancelled = True
         if self._task is not None:
             self._task.cancel()
+        self._drop()
+
+    def _go(self) -> None:
+        """Compute; calls `_end`, now or later."""
+        raise NotImplementedError
+
+    def _drop(self) -> None:
+        """It was cancelled: drop what has not started."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """It has ended."""
+        raise NotImplementedError
+
+    def _look_up(self, cache: ResponseCache) -> None:
+        job, serials = self.job, self._target.serials
+        begun = perf_counter()
+        if sum([nbytes_of(array) for array in job.inputs.values()]) <= LARGE:
+            self._looked_up(cache, key_of(serials, job.signature, job.inputs), serials, begun)
+        else:
+            self._task = later(self._end, self._digest, cache, serials, begun)
+
+    async def _digest(self, cache: ResponseCache, serials: tuple[int, ...], begun: float) -> None:
+        """Digest large inputs, on another thread."""
+        key = await self._host.aside(lambda job: key_of(serials, job.signature, job.inputs), self.job)
+        self._looked_up(cache, key, serials, begun)
+
+    def _looked_up(self, cache: ResponseCache, key: bytes, serials: tuple[int, ...], begun: float) -> None:
+        job, self.outputs = self.job, cache.get(key)
+        now = perf_counter()
+        job.hit, job.cache_seconds = self.outputs is not None, now - begun
+        if job.hit:
+            job.begun = job.computed = job.done = now
+            self._end(None)
+        else:
+            self._key = key, serials
+            self._go()
+
+    def _end(self, error: BaseException | None) -> None:
+        finish, self._finish = self._finish, None  # a cycle that would keep the request's body
+        if finish is None:
+            return
+        job = self.job
+        job.error = error
+        if error is None and self._key is not None:
+            self._keep(*self._key)
+        self._close()
+        finish(self)
+
+    def _keep(self, key: bytes, serials: tuple[int, ...]) -> None:
+        cache, begun = self._host.cache, perf_counter()
+        if cache is not None and self.outputs is not None:
+            cache.put(key, serials, self.outputs)
+        self.job.cache_seconds += perf_counter() - begun
+
+
+class Run(Computation):
+    """A job on its way through a model: pre-processing, the place in its sequence, the scheduler, post-processing."""
+
+    __slots__ = ("_parameters", "_piped", "_served", "_step")
+
+    def __init__(
+        self, host: Host, served: Served, job: Job, ask: Ask, parameters: Mapping[str, Any],
+        finish: Callable[[Any], None],
+    ) -> None:  # fmt: skip
+        """parameters: the request's; others: as of a `Computation`."""
+        super().__init__(host, served, job, ask, finish)
+        self._served, self._parameters = served, parameters
+        self._piped = served.processing is not None and job.signature == served.first
+        """Whether the bundle declares processing for the job's signature."""
+        self._step: Step | None = None
+        job.finish = self._computed
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether another version, given the job's inputs, could be compared with what was computed."""
+        return self._step is None and not self.job.hit
+
+    @property
+    def _same_for_all(self) -> bool:
+        return not self.job.device and not self._served.streams
+
+    def _go(self) -> None:
+        if self._piped or (self.job.device and not self._host.at_hand(self.job, self._served, self._ask)):
+            self._task = later(self._end, self._prepare)
+        else:
+            self._submit()
+
+    def _drop(self) -> None:
         self._host.scheduler.cancel(self.job)
         if self._step is not None:
+            self._host.sequences.cancel(self._step)
+
+    def _close(self) -> None:
+        self.job.finish = nobody
+        if self.job.error is not None and self._step is not None:
             self._host.sequences.cancel(self._step)
 
     async def _prepare(self) -> None:
@@ -112,14 +209,11 @@ class Run:
 
     def _submit(self) -> None:
         stream = self._served.streams.get(self.job.signature)
-        if stream is not None:
-            self._step = self._place(stream)
-            self._host.sequences.enter(self._step)
+        if stream is None:
+            self._compute()
             return
-        if self._parameters.get("sequence_id"):
-            text = f"sequence_id: model {self._served.name!r} keeps no state between requests; omit it"
-            raise GatewayError(400, text)
-        self._compute()
+        self._step = self._place(stream)
+        self._host.sequences.enter(self._step)
 
     def _place(self, stream: Stream) -> Step:
         """The request's place in its sequence. Raises GatewayError (400) if it names none."""
@@ -166,17 +260,6 @@ class Run:
     async def _complete(self) -> None:
         self.outputs = await self._host.aside(self._served.processing.after, self.job.outputs)
         self._end(None)
-
-    def _end(self, error: BaseException | None) -> None:
-        finish, self._finish = self._finish, None  # a cycle that would keep the request's body
-        if finish is None:
-            return
-        self.job.finish = nobody
-        if error is not None:
-            self.job.error = error
-            if self._step is not None:
-                self._host.sequences.cancel(self._step)
-        finish(self)
 
 
 def later(

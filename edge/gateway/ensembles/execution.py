@@ -14,9 +14,11 @@ from edge.gateway.ensembles.fitting import check, inward, outward
 from edge.gateway.errors import GatewayError, told
 from edge.gateway.exchange import Ask
 from edge.gateway.job import Answered, Job
+from edge.gateway.models.served import Served
 from edge.gateway.personal.heads import GLOBAL
+from edge.gateway.ports import nbytes_of
+from edge.gateway.running import Computation, Run
 from edge.gateway.running import Host as RunHost
-from edge.gateway.running import Run
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
 
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Execution", "Host", "run_of"]
 
-ELEMENT = 50
-"""Bytes of an element of BYTES beside its text."""
-
 
 class Host(RunHost, Protocol):
     """The methods that an execution needs from the gateway."""
@@ -37,8 +36,8 @@ class Host(RunHost, Protocol):
     statistics: Statistics
 
 
-class Execution:
-    """One job on its way through the steps of an ensemble; used as a `Run`.
+class Execution(Computation):
+    """A job on its way through the steps of an ensemble.
 
     All steps use the versions of one `Assembly`, and the deadline, the priority and the device of the request. Steps
     that do not need one another are submitted at the same time. A tensor is dropped when the last step that reads it
@@ -46,22 +45,20 @@ class Execution:
     """
 
     __slots__ = (
-        "_active", "_advancing", "_ask", "_assembly", "_finish", "_graph", "_held", "_host", "_left", "_ready",
-        "_release", "_steps", "_tensors", "_unread", "_waiting", "job", "outputs",
+        "_active", "_advancing", "_assembly", "_graph", "_held", "_left", "_ready", "_release", "_steps", "_tensors",
+        "_unread", "_waiting",
     )  # fmt: skip
 
+    _host: Host
     repeatable = False
     """Ensembles have no shadows."""
 
-    def __init__(
-        self, host: Host, assembly: Assembly, job: Job, ask: Ask, finish: Callable[[Execution], None]
-    ) -> None:
-        """assembly: acquired by the caller. finish: as of a `Run`."""
+    def __init__(self, host: Host, assembly: Assembly, job: Job, ask: Ask, finish: Callable[[Any], None]) -> None:
+        """Arguments as of a `Computation`."""
+        super().__init__(host, assembly, job, ask, finish)
         graph = self._graph = assembly.ensemble.scheduling
-        self._host, self._assembly, self._ask, self.job = host, assembly, ask, job
+        self._assembly = assembly
         self._steps = job.steps = list[Answered]()
-        self._finish: Callable[[Execution], None] | None = finish
-        self.outputs: Mapping[str, Array] | None = None
         self._tensors: dict[str, Array] = {}
         self._unread = dict(graph.uses)
         """How many steps have yet to read a tensor."""
@@ -74,26 +71,17 @@ class Execution:
         self._held: Held | None = None
         self._release: Callable[[], None] | None = None
 
-    def begin(self) -> None:
+    def _go(self) -> None:
         """Accept the request as a whole, and start the steps that read its inputs alone."""
         host, job, assembly = self._host, self.job, self._assembly
         job.begun = perf_counter()
-        try:
-            if not job.accepted:
-                stages, names = list[Stage](), dict[str, None]()
-                _plan(assembly, job.rows, (), stages, names)
-                self._release = host.scheduler.accept(tuple(names), job, stages)
-            self._held = host.room.enter(self._ask.peer, 1.0)
-            self._tensors = inward(self._graph, job.inputs, assembly.ports.batched)
-            self._advance()
-        except Exception as error:  # request: the error becomes the job's answer
-            self._end(error)
-
-    def cancel(self) -> None:
-        """Drop what has not started; `finish` is not called."""
-        self._finish = None
-        self.job.cancelled = True
-        self._stop()
+        if not job.accepted:
+            stages, names = list[Stage](), dict[str, None]()
+            _plan(assembly, job.rows, (), stages, names)
+            self._release = host.scheduler.accept(tuple(names), job, stages)
+        self._held = host.room.enter(self._ask.peer, 1.0)
+        self._tensors = inward(self._graph, job.inputs, assembly.ports.batched)
+        self._advance()
 
     def _advance(self) -> None:
         """Start the steps that are ready. A step that is computed at once makes others ready: the outermost call starts
@@ -106,6 +94,7 @@ class Execution:
         self._advancing = False
         if not self._left and self._finish is not None:
             self.outputs = outward(self._graph, self._assembly.ports, self._tensors)
+            self.job.batch, self.job.computed = self.job.rows, perf_counter()
             self._end(None)
 
     def _start(self, index: int) -> None:
@@ -167,7 +156,7 @@ class Execution:
         """Reserve memory for the tensors that steps have made. Raises GatewayError: 413 beyond the ensemble's own
         limit, else as `Held.reach`."""
         most = self._assembly.config.memory
-        size = sum([_size(array) for name, array in self._tensors.items() if name not in self._graph.inputs])
+        size = sum([nbytes_of(array) for name, array in self._tensors.items() if name not in self._graph.inputs])
         if most is not None and size > most:
             raise GatewayError(413, f"the tensors between steps take {size} bytes, more than the ensemble's memory ="
                                     f" {most}; send fewer rows")  # fmt: skip
@@ -183,17 +172,11 @@ class Execution:
         own = [] if note.startswith(GLOBAL.note) else [f"{model}: {note}"]
         self.job.notes["personal"] = ", ".join([*([] if before == GLOBAL.note else [before]), *own]) or GLOBAL.note
 
-    def _end(self, error: BaseException | None) -> None:
-        finish, self._finish = self._finish, None
-        if finish is None:
-            return
-        job = self.job
-        job.error, job.batch = error, job.rows
-        job.computed = job.done = perf_counter()
-        self._stop()
-        finish(self)
+    def _close(self) -> None:
+        self.job.done = perf_counter()
+        self._drop()
 
-    def _stop(self) -> None:
+    def _drop(self) -> None:
         """Cancel the steps that are under way, and give everything back."""
         active, self._active = self._active, {}
         for index, run in active.items():
@@ -210,8 +193,10 @@ class Execution:
 def run_of(
     host: Host, target: Target, job: Job, ask: Ask, parameters: Mapping[str, Any], finish: Callable[[Any], None]
 ) -> Run | Execution:
-    """What computes a job; arguments as of a `Run`. Raises GatewayError (400) for what an ensemble cannot do."""
-    if not isinstance(target, Assembly):
+    """What computes a job; arguments as of a `Run`. Raises GatewayError (400) for what the target cannot do."""
+    if isinstance(target, Served):
+        if not target.streams and parameters.get("sequence_id"):
+            raise GatewayError(400, f"sequence_id: model {target.name!r} keeps no state between requests; omit it")
         return Run(host, target, job, ask, parameters, finish)
     most = target.ensemble.most_rows
     if most and job.rows > most:
@@ -246,9 +231,3 @@ def _of_step(error: BaseException, step: str) -> BaseException:
         return error
     status, text, retry_after = told(error)
     return GatewayError(status, f"{step}: {text}", retry_after=retry_after)
-
-
-def _size(array: Array) -> int:
-    if array.dtype.hasobject:
-        return sum([len(text) for text in array.flat]) + ELEMENT * array.size
-    return array.nbytes

@@ -78,12 +78,13 @@ def _end(port: Port, end: End, batched: bool) -> dict[str, Any]:
 def _ours(config: ModelConfig) -> dict[str, Any]:
     """The settings without an equivalent in Triton, as far as they are set."""
     shadow = {} if config.shadow is None else {"shadow": config.shadow._asdict()}
+    cached = {"response_cache": {"enable": True}} if config.response_cache else {}
     plain = {
         "labels": dict(config.labels), "split": dict(config.split), "queue_rows": config.queue_rows,
         "concurrency": config.concurrency, "timeout": config.timeout, "priority": config.priority,
         "memory": config.memory, "pinned": config.pinned,
     }  # fmt: skip
-    return {key: value for key, value in plain.items() if value} | shadow
+    return {key: value for key, value in plain.items() if value} | shadow | cached
 
 
 def _sides(ports: Ports) -> dict[str, Any]:

@@ -72,6 +72,11 @@ class Served(Serving):
         self._runners, self._fixed = other._runners, other._fixed
         self.renumber()
 
+    def check(self, config: ModelConfig) -> None:
+        """See `Serving`."""
+        if config.response_cache and self.streams:
+            raise GatewayError(400, "response_cache: this model keeps state between requests; leave it out")
+
     @property
     def serials(self) -> tuple[int, ...]:
         """The serial numbers of all versions that take part in its answers."""

@@ -20,7 +20,8 @@ from edge.gateway.errors import GatewayError
 from federated.tables import Fraction, Reader, Table
 
 __all__ = [
-    "Access", "Batching", "Grpc", "Limits", "Logs", "Personal", "Repository", "Sequences", "Settings", "Tls", "Traces",
+    "Access", "Batching", "Cache", "Grpc", "Limits", "Logs", "Personal", "Repository", "Sequences", "Settings", "Tls",
+    "Traces",
 ]  # fmt: skip
 
 _BYTES = "bytes, from 1 to 2^50, such as 65536 or '64MiB'"
@@ -82,6 +83,13 @@ class Batching(_Section, frozen=True):
     """Requests of one model that may be waiting or computed at once; 0: any number."""
     timeout: SecondsOrNone = 30.0
     """Deadline in seconds of requests that set none; 0: none."""
+
+
+class Cache(_Section, frozen=True):
+    """Answers that are kept, for models with `response_cache = {enable = true}`."""
+
+    bytes: SizeOrNone = 0
+    """Most bytes of all answers; 0: none are kept."""
 
 
 class Limits(_Section, frozen=True):
@@ -203,6 +211,7 @@ class Settings(_Section, frozen=True):
     """Seconds that current requests have to finish after SIGTERM."""
     repository: Repository = Repository()
     batching: Batching = Batching()
+    cache: Cache = Cache()
     limits: Limits = Limits()
     grpc: Grpc = Grpc()
     tls: Tls = Tls()
