@@ -15,6 +15,7 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from edge.gateway.access.addresses import is_loopback
 from edge.gateway.access.gate import Gate
 from edge.gateway.access.grants import ANYBODY, Grant
 from edge.gateway.access.peers import Peers
@@ -44,10 +45,12 @@ from edge.gateway.operate.traces import continued, tracer
 from edge.gateway.pages.openapi import document
 from edge.gateway.pages.status import status
 from edge.gateway.personal.heads import GLOBAL, check_device
+from edge.gateway.protocol.layout import Shared
 from edge.gateway.protocol.numbers import missing
 from edge.gateway.protocol.parameters import LONGEST
 from edge.gateway.sequences.registry import Key, Sequences
 from edge.gateway.sequences.registry import Limits as SequenceLimits
+from edge.gateway.shared.regions import Borrowed, Regions
 from edge.gateway.sources.listing import Files, Folder, Source
 from edge.gateway.sources.registry import Registry
 from edge.gateway.sources.watching import SourceState
@@ -56,7 +59,7 @@ if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
     from edge.gateway.sequences.stream import Stream
 
-__all__ = ["EXTENSIONS", "Gateway"]
+__all__ = ["AUDITED", "EXTENSIONS", "NO_CUDA", "Gateway"]
 
 T = TypeVar("T")
 
@@ -64,7 +67,12 @@ EXTENSIONS = (
     "binary_tensor_data", "classification", "logging", "model_configuration", "model_repository",
     "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence", "statistics", "trace",
 )  # fmt: skip
-"""Triton's protocol extensions that this gateway supports."""
+"""Triton's protocol extensions that this gateway supports in any case."""
+SHARED_MEMORY = "system_shared_memory"
+"""The one that it supports if `access.shared_memory` says so."""
+NO_CUDA = "CUDA shared memory: not supported, as models run on the processor; use system shared memory"
+AUDITED = frozenset(("manage", "memory"))
+"""Scopes whose requests are logged with who asked, and their outcome."""
 WARM = 5.0
 """Seconds that compiling and timing batch sizes may take before a version serves requests."""
 TURN, IDLE_TURNS = 1.0, 5
@@ -133,6 +141,7 @@ class Gateway:
         self._limit = memory_limit()
         self.room = Room(16 * settings.limits.body, self.peers.trusted)
         self.cache = _cache_of(settings, self._limit)
+        self.regions = Regions(settings.limits.regions, settings.limits.region_bytes)
         self._set_budget()
         self.expiry: Callable[[], float | None] = lambda: None
         """When the certificate in use expires, in seconds since 1970; set by the server."""
@@ -178,6 +187,7 @@ class Gateway:
         self.lag.stop()
         self.scheduler.close()
         await self.repository.stop()
+        self.regions.close()
         if self.personal is not None:
             await self.personal.close()
         self._aside.shutdown(wait=False, cancel_futures=True)
@@ -324,7 +334,7 @@ class Gateway:
         try:
             grant = self.gate.check(
                 scope, client, fields.get("Authorization"), fields.get("Origin"), fields.get("Host"),
-                forwarded if client == peer else None,
+                forwarded if client == peer or is_loopback(client) else None,
             )  # fmt: skip
             if model:
                 grant.demand_model(model)
@@ -433,7 +443,8 @@ class Gateway:
 
     def metadata(self) -> dict[str, Any]:
         """The protocol's server metadata."""
-        return {"name": "msedge", "version": version(), "extensions": list(EXTENSIONS)}
+        more = [SHARED_MEMORY] if self.gate.rules["memory"] != "off" else []
+        return {"name": "msedge", "version": version(), "extensions": sorted([*EXTENSIONS, *more])}
 
     def model_statistics(self, name: str, version_: str) -> Mapping[str, Any]:
         """Triton's statistics for all models, one model, or one version. Raises GatewayError (404, 503)."""
@@ -537,11 +548,19 @@ class Gateway:
         number = int(identity) if identity.isascii() and identity.isdigit() and len(identity) < 20 else identity
         return Key(served.name, served.version, signature, number, owner), served.streams[signature]
 
+    # -- shared memory -------------------------------------------------------------------------------------------------
+
+    def borrow(self, ask: Ask, shared: Shared) -> Borrowed:
+        """The regions of a request. Raises GatewayError: 400, 401, 403, 404."""
+        self.admit({name.title(): text for name, text in ask.fields.items()}, ask.peer, "memory", what="shared memory")
+        owner = self.owner(ask)
+        return Borrowed(lambda name: self.regions.find(owner, name), shared)
+
     # -- management ----------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def audited(self, action: str, model: str, who: str, peer: str) -> AsyncIterator[None]:
-        """Log who asked for a change, and its outcome."""
+    async def audited(self, action: str, about: Mapping[str, str], who: str, peer: str) -> AsyncIterator[None]:
+        """Log who asked for a change of what, and its outcome."""
         begun, outcome = perf_counter(), "cancelled"
         try:
             yield
@@ -552,7 +571,7 @@ class Gateway:
         finally:
             level = "info" if outcome == "done" else "warning"
             seconds = round(perf_counter() - begun, 3)
-            self.log.event(level, action, model=model, who=who, peer=peer, outcome=outcome, seconds=seconds)
+            self.log.event(level, action, **about, who=who, peer=peer, outcome=outcome, seconds=seconds)
 
     async def load(self, name: str, given: Mapping[str, Any]) -> None:
         """Execute a load request, given its body. Raises GatewayError."""

@@ -16,12 +16,15 @@ from edge.gateway.errors import GatewayError, told
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.job import Job
 from edge.gateway.models.entry import Asleep
+from edge.gateway.protocol.layout import Shared
 from edge.gateway.protocol.request import Request
 from edge.gateway.running import Run, later
+from edge.gateway.shared.regions import Borrowed
 
 if TYPE_CHECKING:
     from edge.gateway.models.repository import Repository
     from edge.gateway.operate.logs import RequestIds
+    from edge.gateway.operate.room import Held
     from edge.gateway.operate.settings import Settings
 
 __all__ = ["DEVICE", "LABEL", "Exchange", "Host", "refused"]
@@ -30,6 +33,8 @@ DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
 """Header fields: the device whose personal version is requested (like `parameters.device`), and the model's label."""
 LARGE = 256 << 10
 """Bytes of JSON that the loop's thread parses itself: a millisecond's work at most."""
+COPIED = 1 << 20
+"""Bytes of shared memory that it copies itself: 100 microseconds."""
 
 
 class Host(RunHost, Protocol):
@@ -43,6 +48,10 @@ class Host(RunHost, Protocol):
 
     def admit_inference(self, ask: Ask) -> None:
         """Raise GatewayError if the client is not allowed to ask."""
+
+    def borrow(self, ask: Ask, shared: Shared) -> Borrowed:
+        """The regions of a request. Raises GatewayError if the client may not use them."""
+        raise NotImplementedError
 
     def ended(
         self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Target | None
@@ -64,8 +73,10 @@ class Exchange:
         "_answered",
         "_arrived",
         "_ask",
+        "_borrowed",
         "_choice",
         "_gateway",
+        "_held",
         "_identity",
         "_job",
         "_reply",
@@ -83,6 +94,9 @@ class Exchange:
         self._job: Job | None = None
         self._task: asyncio.Task[None] | None = None
         self._run: Run | Execution | None = None
+        self._borrowed: Borrowed | None = None
+        self._held: Held | None = None
+        """The memory of inputs that were copied from regions."""
         self._answered = False
 
     def begin(self) -> None:
@@ -155,9 +169,28 @@ class Exchange:
         self._go(served, await self._gateway.aside(lambda _: ask.form.read(ask.fields, ask.body, ports), None))
 
     def _go(self, served: Target, request: Request) -> None:
+        """Read what is in shared memory, if anything is."""
+        self._request = request
+        if request.shared is None:
+            self._compute(served, request)
+            return
+        borrowed = self._borrowed = self._gateway.borrow(self._ask, request.shared)
+        self._held = self._gateway.room.inner(self._ask.peer)
+        self._held.reach(borrowed.size)
+        if borrowed.size > COPIED:
+            self._task = later(self._fail, self._fetch, served, request, borrowed)
+        else:
+            request.inputs.update(borrowed.inputs())
+            self._compute(served, request)
+
+    async def _fetch(self, served: Target, request: Request, borrowed: Borrowed) -> None:
+        """Copy large inputs on another thread."""
+        request.inputs.update(await self._gateway.aside(lambda of: of.inputs(), borrowed))
+        self._compute(served, request)
+
+    def _compute(self, served: Target, request: Request) -> None:
         """Pass the parsed request on to the model."""
         ask, parameters = self._ask, request.parameters
-        self._request = request
         timeout, signature = parameters.get("timeout", 0), parameters.get("signature", served.first)
         job = self._job = Job(
             request.inputs,
@@ -177,14 +210,26 @@ class Exchange:
         """Called when the model has computed, or has failed."""
         if run.job.error is not None:
             self._fail(run.job.error)
+        elif self._borrowed is not None and self._borrowed.room > COPIED:
+            self._task = later(self._fail, self._put, run, self._borrowed)
         else:
             self._answer(run)
+
+    async def _put(self, run: Run | Execution, borrowed: Borrowed) -> None:
+        """Write large outputs to shared memory, on another thread."""
+        served, outputs = self._served, run.outputs
+        assert served is not None and outputs is not None
+        ports = served.ports_for(run.job.signature)
+        await self._gateway.aside(lambda of: of.put(outputs, ports), borrowed)
+        self._answer(run)
 
     def _answer(self, run: Run | Execution) -> None:
         served, request, job, gateway = self._served, self._request, run.job, self._gateway
         assert served is not None and request is not None and run.outputs is not None
         try:
             ports = served.ports_for(job.signature)
+            if self._borrowed is not None and self._borrowed.room <= COPIED:
+                self._borrowed.put(run.outputs, ports)
             write = self._ask.form.write
             reply = write(served.name, served.version, request, run.outputs, ports, job.notes, served.labels)
             if sum(map(len, reply.parts)) > gateway.settings.limits.reply:
@@ -223,6 +268,9 @@ class Exchange:
     def _close(self) -> None:
         self._answered = True
         self._gateway.under_way -= 1
+        self._borrowed = None
+        if self._held is not None:
+            self._held.release()
 
 
 def refused(error: BaseException, identity: str, ask: Ask) -> Answer:

@@ -79,7 +79,7 @@ class Execution(Computation):
             stages, names = list[Stage](), dict[str, None]()
             _plan(assembly, job.rows, (), stages, names)
             self._release = host.scheduler.accept(tuple(names), job, stages)
-        self._held = host.room.enter(self._ask.peer, 1.0)
+        self._held = host.room.inner(self._ask.peer)
         self._tensors = inward(self._graph, job.inputs, assembly.ports.batched)
         self._advance()
 

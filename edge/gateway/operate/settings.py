@@ -111,6 +111,10 @@ class Limits(_Section, frozen=True):
     """Most connections of one address, trusted proxies excepted; 0: half of all."""
     bodies: SizeOrNone = 0
     """Most bytes of all bodies and replies together; 0: 16 bodies, or a quarter of the memory that is left."""
+    regions: Count = 64
+    """Most regions of shared memory that may be registered at once."""
+    region_bytes: Size = 1 << 30
+    """Most bytes of all of them together."""
 
 
 class Grpc(_Section, frozen=True):
@@ -154,6 +158,8 @@ class Access(_Section, frozen=True):
     """Who may load and unload models: clients on this machine; holders of a token with `manage`; nobody."""
     metrics: Literal["open", "loopback", "token", "off"] = "open"
     """Who may read metrics and the status page; `token`: with the scope `metrics`."""
+    shared_memory: Literal["off", "loopback"] = "off"
+    """Who may register shared memory: clients on this machine, with a token of scope `memory` if there are tokens."""
     cors: Origins = ()
     """Origins of web pages that a browser allows to read replies (CORS)."""
 

@@ -169,7 +169,9 @@ def test_every_operation_is_in_the_documentation() -> None:
 
 
 def _address(path: str) -> str:
-    return f"`{path.replace('{name}', 'NAME').replace('{sequence}', 'ID')}`"
+    for name, word in (("{name}", "NAME"), ("{sequence}", "ID"), ("{region}", "REGION")):
+        path = path.replace(name, word)
+    return f"`{path}`"
 
 
 def model(name: str, datatype: str = "FP32", shape: tuple[int, ...] = (-1, 3)) -> dict[str, Any]:
