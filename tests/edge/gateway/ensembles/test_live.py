@@ -22,11 +22,14 @@ from edge.gateway.ensembles.ensemble import DEPTH
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from federated.server.store import PersonalStore
+from lite_runtime import bundle
 from lite_runtime.bundle.processing import KEY
+from lite_runtime.graph import Graph, Node, Value
 from tests.edge.gateway.ensembles.parts import combined, document, put, scaled, step, wide
 from tests.edge.gateway.grpc.serving import listening
 from tests.edge.gateway.live import Live, live, simple_string
 from tests.edge.gateway.personal.fleet import SHAPES, base, fill, made, params
+from tests.edge.gateway.processing.files import png
 from tests.waiting import until
 
 http = pytest.importorskip("tritonclient.http")
@@ -254,6 +257,35 @@ def test_a_model_with_processing(tmp_path: Path) -> None:
         own = client.infer("seen", given({"raw": x})).as_numpy("best")
         np.testing.assert_array_equal(client.infer("e", given({"A": x})).as_numpy("B"), own)
         assert own.ravel().tolist() == [1, 0]
+
+
+def test_pictures_in_labels_out(tmp_path: Path) -> None:
+    """As Triton's example client asks: an axis of size 1 that the model does not have, the best classes as text."""
+    steps = [{"step": "image", "mode": "gray"}, {"step": "resize", "size": 2, "method": "nearest"},
+             {"step": "cast", "dtype": "float32"}]  # fmt: skip
+    processing = {"version": 1, "inputs": [{"name": "image", "feeds": "x", "steps": steps}], "outputs": []}
+    put(tmp_path / "prepare.mslite", scaled(1.0, ("n", 2, 2, 1), metadata={KEY: processing}))
+    metadata = {"labels": ["upper left", "upper right", "lower left", "lower right"]}
+    flat = Node("Reshape", ("x", "shape"), ("y",))
+    ends = Value("x", "float32", ("n", 2, 2, 1)), Value("y", "float32", ("n", 4))
+    graph = Graph((ends[0],), (ends[1],), (flat,), {"shape": np.array([-1, 4], np.int64)})
+    put(tmp_path / "best.mslite", bundle.write(None, {"predict": graph}, metadata=metadata))
+    end = {"name": "A", "data_type": "TYPE_STRING", "dims": [1], "reshape": {"shape": []}}
+    both = step("prepare", {"image": "A"}, {"y": "p"}), step("best", {"x": "p"}, Y)
+    put(tmp_path / "photo" / "ensemble.json", document([end], ["Z"], *both, max_batch_size=8))
+    pixels = np.zeros((3, 4, 4, 3), np.uint8)
+    pixels[0, :2, 2:], pixels[1, 2:, :2], pixels[2, 2:, 2:] = 200, 100, 50
+    files = np.array([[png(picture)] for picture in pixels], object)
+    with live(tmp_path) as there, listening(there) as address, asking(there) as over_http:
+        assert over_http.get_model_metadata("photo")["inputs"] == [
+            {"name": "A", "datatype": "BYTES", "shape": [-1, 1]}]  # fmt: skip
+        with grpc.InferenceServerClient(address) as over_grpc:
+            for module, client in ((http, over_http), (grpc, over_grpc)):
+                wanted = [module.InferRequestedOutput("Z", class_count=1)]
+                found = client.infer("photo", given({"A": files}, module), outputs=wanted).as_numpy("Z")
+                assert [text.decode().split(":", 1) for text in found.ravel()] == [
+                    ["200.000000", "1:upper right"], ["100.000000", "2:lower left"], ["50.000000", "3:lower right"],
+                ]  # fmt: skip
 
 
 # -- models that come, change and go -----------------------------------------------------------------------------------
