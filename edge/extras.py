@@ -54,6 +54,8 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         ),
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
         "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway uses it to serve HTTP"),
+        "s3": Extra({"obstore": "obstore"}, "the gateway reads models in S3-compatible storage with it"),
+        "sign": Extra({"cryptography": "cryptography"}, "bundles are signed and their signatures checked with it"),
         "oidc": Extra({"jwt": "pyjwt"}, "the gateway verifies signed tokens with it"),
         "grpc": Extra(
             {"grpc": "grpcio", "google": "protobuf"}, "the gateway uses it to serve gRPC when grpc.port is set"
