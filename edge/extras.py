@@ -8,6 +8,8 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from lite_runtime._extras import install_line
+
 if TYPE_CHECKING:
     from lite_runtime.errors import MissingExtraError
 
@@ -79,8 +81,8 @@ _EXTRA_OF = {module: name for name, extra in EXTRAS.items() for module in extra.
 
 
 def pip_line(extra: str) -> str:
-    """The command that installs `extra`."""
-    return f"pip install 'msedge[{extra}]'"
+    """The command that installs what `extra` lacks."""
+    return install_line(extra, list(EXTRAS[extra].packages.values()))
 
 
 def explain_missing(error: ModuleNotFoundError) -> MissingExtraError | None:
@@ -89,7 +91,10 @@ def explain_missing(error: ModuleNotFoundError) -> MissingExtraError | None:
     name = _EXTRA_OF.get(module)
     from lite_runtime.errors import MissingExtraError
 
-    return MissingExtraError(EXTRAS[name].packages[module], name, EXTRAS[name].why) if name else None
+    if name is None:
+        return None
+    extra = EXTRAS[name]
+    return MissingExtraError(extra.packages[module], name, extra.why, list(extra.packages.values()))
 
 
 def installed_version(distribution: str) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lite_runtime import bundle
+from lite_runtime._extras import install_line
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Graph, Value, numpy_dtype
 from lite_runtime.native import build
@@ -303,8 +304,8 @@ def load(
     native = backend != "reference" and (backend != "auto" or build.available())
     if native and not build.available():
         raise MsedgeError(
-            "this machine has no compiled native kernels and cannot compile them: pip install 'msedge[jit]',"
-            " or load with backend='reference'"
+            f"this machine has no compiled native kernels and cannot compile them: {install_line('jit', ['numba'])}, or"
+            " load with backend='reference'"
         )
     held = kept.read(source) if native else bundle.read(source)
     if trust:
