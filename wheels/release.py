@@ -37,14 +37,15 @@ def main() -> None:
     parser.add_argument("--targets", default="", help="instruction sets of the runtime's kernels; default: all")
     given = parser.parse_args()
     os.umask(0o022)  # modes are part of a wheel
+    commit = _git("rev-parse", "HEAD")
     if _git("status", "--porcelain", "--untracked-files=no"):
         print("warning: changes that are not committed are left out", file=sys.stderr)
     given.folder.mkdir(parents=True, exist_ok=True)
-    built = [_built(name, given.targets) for name in given.only]
+    built = [_built(name, commit, given.targets) for name in given.only]
     for name, data in built:
         _write(given.folder / name, data)
     rows = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in built]
-    _write(given.folder / "SHA256SUMS", "".join([_told(), *rows]).encode())
+    _write(given.folder / "SHA256SUMS", "".join([_told(commit), *rows]).encode())
     print("".join(rows), end="")
 
 
@@ -59,20 +60,20 @@ def _git_bytes(*words: str) -> bytes:
     return done.stdout
 
 
-def _told() -> str:
+def _told(commit: str) -> str:
     """A comment with what the bits depend on."""
     tools = ", ".join(f"{tool} {metadata.version(tool)}" for tool in TOOLS)
-    return f"# commit {_git('rev-parse', 'HEAD')}, Python {sys.version.split()[0]}, {tools}\n"
+    return f"# commit {commit}, Python {sys.version.split()[0]}, {tools}\n"
 
 
-def _built(name: str, targets: str) -> tuple[str, bytes]:
-    """A wheel's file name and content."""
+def _built(name: str, commit: str, targets: str) -> tuple[str, bytes]:
+    """The file name and content of a wheel of that commit."""
     with tempfile.TemporaryDirectory(prefix="msedge-release-") as folder:
         source, out = Path(folder, "source"), Path(folder, "out")
-        with tarfile.open(fileobj=io.BytesIO(_git_bytes("archive", "HEAD"))) as archive:
+        with tarfile.open(fileobj=io.BytesIO(_git_bytes("archive", commit))) as archive:
             archive.extractall(source, filter="data")
         settings = {
-            "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct"),
+            "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct", commit),
             "MSEDGE_CACHE": str(Path(folder, "cache")), "MSEDGE_TARGETS": targets, "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "",
         }  # fmt: skip

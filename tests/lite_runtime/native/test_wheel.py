@@ -69,6 +69,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_the_archive_in_the_wheel_has_no_times(built: Path) -> None:
+    """So that two builds of the same files have equal bits (tests/test_release.py)."""
+    with zipfile.ZipFile(built) as outer, outer.open("lite_runtime/reference.zip") as file:
+        entries = zipfile.ZipFile(file).infolist()
+    assert entries and {(entry.date_time, entry.external_attr) for entry in entries} == {
+        ((1980, 1, 1, 0, 0, 0), 0o644 << 16)
+    }
+
+
 @pytest.fixture(scope="module")
 def device(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python of an environment that holds NumPy and the wheel, nothing else."""
