@@ -27,7 +27,7 @@ def keygen(
 
     from edge.gateway.models.names import is_name
     from lite_runtime._files import write_atomically
-    from lite_runtime.bundle import keys
+    from lite_runtime.bundle import keys, signing
 
     if not is_name(name):
         raise typer.BadParameter("expected letters, digits and _ . - alone", param_hint="NAME")
@@ -35,7 +35,7 @@ def keygen(
     for path in (private, public):
         if os.path.lexists(path):
             raise keys.TrustError(f"{str(path)!r} exists; give the new key another name")
-    secret, shown = keys.new_key(name, float("inf") if days is None else time.time() + 86_400 * days)
+    secret, shown = signing.new_key(name, float("inf") if days is None else time.time() + 86_400 * days)
     write_atomically(private, secret, mode=0o600)
     write_atomically(public, shown, mode=0o644)
     key = keys.public_key(public).key
@@ -65,14 +65,14 @@ def sign(
     """Sign a bundle, beside the signatures that it has. Its digest stays the same."""
     from lite_runtime import bundle as bundles
     from lite_runtime._files import write_atomically
-    from lite_runtime.bundle import keys, signatures
+    from lite_runtime.bundle import keys, signatures, signing
     from lite_runtime.errors import BundleError
 
     if remove == (key is not None):
         raise typer.BadParameter("expected --key FILE, or --remove", param_hint="--key")
     with open(bundle, "rb") as file:  # not mapped: it may be replaced
         data = file.read()
-    made = signatures.with_signatures(data, []) if key is None else keys.signed(data, key, model=model, version=version)
+    made = signing.signed(data, key, model=model, version=version) if key else signing.with_signatures(data, [])
     write_atomically(output or bundle, made, BundleError)
     held = bundles.opened(made)
     names = [keys.short(one.key) for one in signatures.signatures_of(held)]

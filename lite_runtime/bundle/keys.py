@@ -1,4 +1,4 @@
-"""Signing bundles, and checking signatures against the keys that are trusted. Needs `cryptography`.
+"""Checking the signatures of bundles against the keys that are trusted. Needs `cryptography`.
 
 Keys are Ed25519 (RFC 8032) in PEM files, as OpenSSL reads and writes them: private ones in PKCS 8, public ones as
 SubjectPublicKeyInfo. Text before the BEGIN line of a public key (RFC 7468, section 2) gives its name and the day from
@@ -15,18 +15,14 @@ import math
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lite_runtime.bundle.layout import File
-from lite_runtime.bundle.opening import Source, opened
-from lite_runtime.bundle.signatures import Signature, message_of, signatures_of, with_signatures
+from lite_runtime.bundle.signatures import Signature, message_of, signatures_of
 from lite_runtime.errors import MissingExtraError, MsedgeError
 from lite_runtime.frozen import NamedTuple
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-__all__ = ["PublicKey", "TrustError", "check", "new_key", "public_key", "short", "signed"]
+__all__ = ["PublicKey", "TrustError", "check", "content", "day_of", "is_kind", "library", "public_key", "short"]
 
 MOST_KEY = 1 << 16
 """Most bytes of a key's file."""
@@ -79,7 +75,7 @@ def _refusal(one: Signature, key: PublicKey | None, digest: str, now: float, mod
     if not _fits(one, digest):
         return f"one by {key.name!r} that is not of this bundle: it was changed, or the signature is another bundle's"
     if now >= key.expires:
-        return f"one by {key.name!r}, which expired at {_day(key.expires)}; sign it with a newer key"
+        return f"one by {key.name!r}, which expired at {day_of(key.expires)}; sign it with a newer key"
     if (model and one.model not in ("", model)) or (version and one.version not in (0, version)):
         limits = f"{repr(one.model) if one.model else ''}{f' version {one.version}' if one.version else ''}".strip()
         return f"one by {key.name!r} for {limits} alone"
@@ -88,7 +84,7 @@ def _refusal(one: Signature, key: PublicKey | None, digest: str, now: float, mod
 
 def _fits(one: Signature, digest: str) -> bool:
     """Whether the key made this signature, of a bundle with this digest."""
-    ed25519, _ = _library()
+    ed25519, _ = library()
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -99,18 +95,18 @@ def _fits(one: Signature, digest: str) -> bool:
     return True
 
 
-# -- keys and signing --------------------------------------------------------------------------------------------------
+# -- keys --------------------------------------------------------------------------------------------------------------
 
 
 def public_key(path: str | os.PathLike[str]) -> PublicKey:
     """A public key from its file; its name is the file's unless the file has one. Raises TrustError."""
-    _, serialization = _library()
-    raw, where = _content(path), repr(os.fspath(path))
+    _, serialization = library()
+    raw, where = content(path), repr(os.fspath(path))
     head, mark, _ = raw.partition(b"-----BEGIN")
     words = _words(head.decode("utf-8", "replace"), where)
     try:
         found = serialization.load_pem_public_key(raw[len(head) :]) if mark else None
-        key = found.public_bytes_raw().hex() if _is(found, "Ed25519PublicKey") else ""  # type: ignore[union-attr]
+        key = found.public_bytes_raw().hex() if is_kind(found, "Ed25519PublicKey") else ""  # type: ignore[union-attr]
     except ValueError:
         key = ""
     if not key:
@@ -137,58 +133,19 @@ def _expiry(text: str, where: str) -> float:
         raise TrustError(f"{where}: expires: expected a day such as 2027-11-30, got {text[:60]!r}") from None
 
 
-def _day(seconds: float) -> str:
+def day_of(seconds: float) -> str:
+    """A time as its day."""
     return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
-def new_key(name: str, expires: float = math.inf) -> tuple[bytes, bytes]:
-    """A new pair of keys as the contents of two files, the private key's first."""
-    ed25519, serialization = _library()
-    private = ed25519.Ed25519PrivateKey.generate()
-    public = private.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    head = f"name: {name}\n" + (f"expires: {_day(expires)}\n" if expires < math.inf else "")
-    return private.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ), head.encode() + public
-
-
-def signed(source: Source, key: str | os.PathLike[str], *, model: str = "", version: int = 0) -> bytes:
-    """The bytes of a bundle with a signature by the private key in a file, beside those that it has; one that the same
-    key made before is replaced.
-
-    model, version: what the bundle may be served as, "" and 0: anything. Raises TrustError for a key that cannot be
-    used, BundleError for a damaged bundle.
-    """
-    private = _private(key)
-    file = opened(source)
-    public = private.public_key().public_bytes_raw().hex()
-    value = private.sign(message_of(file.digest, model, version)).hex()
-    others = [one for one in signatures_of(file) if one.key != public]
-    return with_signatures(file.data, [*others, Signature(public, value, model, version)])
-
-
-def _private(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
-    _, serialization = _library()
-    where = repr(os.fspath(path))
-    try:
-        found: Any = serialization.load_pem_private_key(_content(path), password=None)
-    except TypeError:
-        raise TrustError(f"{where}: the key has a password; store it without one (openssl pkey)") from None
-    except ValueError:
-        found = None
-    if not _is(found, "Ed25519PrivateKey"):
-        raise TrustError(f"{where}: expected an Ed25519 private key in PEM, got another file; msedge keygen makes one")
-    return found  # type: ignore[no-any-return]
-
-
-def _is(key: object, kind: str) -> bool:
-    ed25519, _ = _library()
+def is_kind(key: object, kind: str) -> bool:
+    """Whether a key is of a class of the library's."""
+    ed25519, _ = library()
     return isinstance(key, getattr(ed25519, kind))
 
 
-def _content(path: str | os.PathLike[str]) -> bytes:
+def content(path: str | os.PathLike[str]) -> bytes:
+    """The content of a key's file. Raises TrustError."""
     where = repr(os.fspath(path))
     try:
         with open(path, "rb") as file:
@@ -201,7 +158,8 @@ def _content(path: str | os.PathLike[str]) -> bytes:
     return raw
 
 
-def _library() -> tuple[Any, Any]:
+def library() -> tuple[Any, Any]:
+    """The modules `ed25519` and `serialization` of cryptography. Raises MissingExtraError."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519

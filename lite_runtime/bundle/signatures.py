@@ -1,4 +1,4 @@
-"""The signatures in a bundle: its optional section `signature`, read and written.
+"""The signatures in a bundle: its optional section `signature`.
 
     {"signatures": [{"key": HEX, "value": HEX, "model": "digits", "version": 3}]}
 
@@ -7,30 +7,18 @@ part of the contents: a bundle's digest is the same with and without it, so sign
 can be signed again by another key. `model` and `version`, if given, are what the bundle may be served as: otherwise
 somebody who can write to a registry could publish one signed bundle in the place of another.
 
-Nothing here decides whether to trust a signature, nor needs cryptography: see `keys`.
+Nothing here decides whether to trust a signature (`keys`), or makes one (`signing`), and nothing needs cryptography.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
-from lite_runtime.bundle.layout import (
-    BUNDLE,
-    SIGNATURE,
-    File,
-    Row,
-    cut,
-    digest_of,
-    identity_of,
-    rows_of,
-)
-from lite_runtime.bundle.opening import Source, opened
+from lite_runtime.bundle.layout import SIGNATURE, File, cut
 from lite_runtime.bundle.refusal import list_of, mapping_of, refuse, show, string_of
-from lite_runtime.bundle.writing import laid_out
 from lite_runtime.frozen import NamedTuple
 
-__all__ = ["MOST_SIGNATURES", "Signature", "message_of", "signatures_of", "with_signatures"]
+__all__ = ["MOST_SIGNATURES", "Signature", "message_of", "signatures_of"]
 
 MOST_SIGNATURES, MOST_BYTES, MOST_NAME = 16, 1 << 16, 255
 _WHERE = f"section {SIGNATURE!r}"
@@ -83,31 +71,3 @@ def _hex(value: object, length: int) -> str:
     if len(text) != length or not _DIGITS.issuperset(text):
         refuse(_WHERE, f"{length} digits of 0-9 a-f", show(text))
     return text
-
-
-def with_signatures(source: Source, signatures: Sequence[Signature]) -> bytes:
-    """The bytes of a bundle with exactly these signatures, unverified; without any, those of the unsigned bundle.
-
-    Its digest does not change. Raises BundleError for a damaged bundle, and for more than MOST_SIGNATURES.
-    """
-    file = opened(source)
-    if len(signatures) > MOST_SIGNATURES:
-        refuse(_WHERE, f"at most {MOST_SIGNATURES} signatures", str(len(signatures)), "msedge sign --remove")
-    rows, needs = rows_of(file.data)
-    kept = [row for row in rows if row.name != SIGNATURE]
-    contents: list[bytes | bytearray | memoryview] = [cut(file.data, file.sections[row.name]) for row in kept]
-    if signatures:
-        doc = {"signatures": [_plain(one) for one in signatures]}
-        raw = json.dumps(doc, sort_keys=True, separators=(",", ":")).encode("ascii")
-        kept.append(Row(SIGNATURE, len(raw), 0, needs, digest_of(raw)))
-        contents.append(raw)
-    made = laid_out(kept, contents, needs, BUNDLE)
-    if identity_of(memoryview(made), BUNDLE) != file.digest:
-        refuse("section table", "a layout that msedge writes", "another one", "convert the model again")
-    return made
-
-
-def _plain(one: Signature) -> dict[str, object]:
-    """The signature's JSON object, without defaults."""
-    limits = {name: value for name, value in (("model", one.model), ("version", one.version)) if value}
-    return {"key": one.key, "value": one.value, **limits}

@@ -36,6 +36,7 @@ DEVELOPER = frozenset(
 SERVER = frozenset(
     {
         "bundle/processing.py",
+        "bundle/signing.py",
         "learning/grouping.py",
         "learning/grouping_rules.py",
         "learning/grouping_walk.py",

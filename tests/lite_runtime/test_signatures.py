@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 import lite_runtime
 from lite_runtime import bundle
-from lite_runtime.bundle import keys
+from lite_runtime.bundle import keys, signing
 from lite_runtime.bundle.keys import PublicKey, TrustError
 from lite_runtime.bundle.layout import ENTRY, HEADER, SIGNATURE
-from lite_runtime.bundle.signatures import Signature, signatures_of, with_signatures
+from lite_runtime.bundle.signatures import Signature, signatures_of
+from lite_runtime.bundle.signing import with_signatures
 from lite_runtime.errors import BundleError
 from lite_runtime.graph import Graph, Node, Value
 
@@ -45,7 +46,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PublicKey]:
 
 def made(folder: Path, name: str, expires: float = math.inf) -> tuple[Path, PublicKey]:
     """The file of a new private key, and the public one."""
-    secret, shown = keys.new_key(name, expires)
+    secret, shown = signing.new_key(name, expires)
     (folder / f"{name}.key").write_bytes(secret)
     (folder / f"{name}.pub").write_bytes(shown)
     return folder / f"{name}.key", keys.public_key(folder / f"{name}.pub")
@@ -65,14 +66,14 @@ def refusal(data: bytes, *known: PublicKey, now: float = NOW, model: str = "", v
 def test_signing_changes_nothing_else(pair: tuple[Path, PublicKey], outputs: int, extra: dict[str, bytes]) -> None:
     private, public = pair
     plain = written(outputs, extra)
-    signed = keys.signed(plain, private)
+    signed = signing.signed(plain, private)
     one, other = bundle.read(plain, thorough=True), bundle.read(signed, thorough=True)
     assert signed != plain and other.digest == one.digest
     assert {name: bytes(one.section(name)) for name in one.sections} == {
         name: bytes(other.section(name)) for name in other.sections if name != SIGNATURE
     }
     assert with_signatures(signed, ()) == plain == with_signatures(plain, ())
-    assert keys.signed(signed, private) == signed  # Ed25519 is deterministic
+    assert signing.signed(signed, private) == signed  # Ed25519 is deterministic
     x = RNG.standard_normal((3, 8)).astype(np.float32)
     answers = [lite_runtime.load(data).run({"x": x})["y"] for data in (plain, signed)]
     np.testing.assert_array_equal(*answers)
@@ -82,9 +83,9 @@ def test_signing_changes_nothing_else(pair: tuple[Path, PublicKey], outputs: int
 def test_another_key(pair: tuple[Path, PublicKey], tmp_path: Path) -> None:
     private, public = pair
     other_private, other = made(tmp_path, "other")
-    signed = keys.signed(written(), private)
+    signed = signing.signed(written(), private)
     assert keys.short(public.key) in refusal(signed, other) and "not trusted" in refusal(signed, other)
-    both = keys.signed(signed, other_private)
+    both = signing.signed(signed, other_private)
     assert len(signatures_of(bundle.opened(both))) == 2
     assert refusal(both, other) == refusal(both, public) == refusal(both, other, public) == ""
     assert keys.check(bundle.opened(both), [other, public], NOW).name == "release"  # the first signature that counts
@@ -95,14 +96,14 @@ def test_a_key_that_expired(tmp_path: Path) -> None:
     day = datetime(2030, 5, 1, tzinfo=UTC).timestamp()
     private, public = made(tmp_path, "old", day)
     assert public.expires == day
-    signed = keys.signed(written(), private)
+    signed = signing.signed(written(), private)
     assert refusal(signed, public, now=day - 1) == ""
     assert "expired at 2030-05-01" in refusal(signed, public, now=day)
 
 
 def test_a_signature_for_one_model_and_version(pair: tuple[Path, PublicKey]) -> None:
     private, public = pair
-    signed = keys.signed(written(), private, model="digits", version=3)
+    signed = signing.signed(written(), private, model="digits", version=3)
     assert refusal(signed, public, model="digits", version=3) == refusal(signed, public) == ""
     assert "for 'digits' version 3 alone" in refusal(signed, public, model="faces", version=3)
     assert "for 'digits' version 3 alone" in refusal(signed, public, model="digits", version=2)
@@ -113,7 +114,7 @@ def test_a_signature_for_one_model_and_version(pair: tuple[Path, PublicKey]) -> 
 
 def test_a_signature_of_another_bundle(pair: tuple[Path, PublicKey]) -> None:
     private, public = pair
-    one, other = keys.signed(written(), private), written()
+    one, other = signing.signed(written(), private), written()
     moved = with_signatures(other, signatures_of(bundle.opened(one)))
     assert bundle.read(moved) and "not of this bundle" in refusal(moved, public)
 
@@ -122,7 +123,7 @@ def test_every_byte_is_covered(pair: tuple[Path, PublicKey]) -> None:
     """A file with a changed byte cannot be read, or is refused; but for the zero bytes between sections, none are
     free."""
     private, public = pair
-    signed = keys.signed(written(1, {"extra": b"abc"}), private)
+    signed = signing.signed(written(1, {"extra": b"abc"}), private)
     for at in range(0, len(signed), 5):
         changed = bytearray(signed)
         changed[at] ^= 1 << at % 8
@@ -135,7 +136,7 @@ def test_every_byte_is_covered(pair: tuple[Path, PublicKey]) -> None:
 def test_a_table_written_anew_is_covered(pair: tuple[Path, PublicKey]) -> None:
     """Somebody who changes the contents and all digests, so that the file can be read."""
     private, public = pair
-    signed = keys.signed(written(4, {"extra": b"abc"}), private)
+    signed = signing.signed(written(4, {"extra": b"abc"}), private)
     held = bundle.read(signed)
     (one,) = signatures_of(bundle.opened(signed))
 
@@ -162,7 +163,7 @@ def test_needed_versions_and_flags_are_covered(pair: tuple[Path, PublicKey]) -> 
     from lite_runtime.bundle.writing import laid_out
 
     private, public = pair
-    file = bundle.opened(keys.signed(written(4, {"extra": b"abc"}), private))
+    file = bundle.opened(signing.signed(written(4, {"extra": b"abc"}), private))
     rows, needs = rows_of(file.data)
     contents = [cut(file.data, file.sections[row.name]) for row in rows]
     assert refusal(laid_out(rows, contents, needs, BUNDLE), public) == ""
@@ -178,7 +179,7 @@ def test_a_model_is_loaded_only_with_a_trusted_signature(pair: tuple[Path, Publi
     private, _ = pair
     public, path = private.with_suffix(".pub"), tmp_path / "m.mslite"
     made(tmp_path, "other")
-    path.write_bytes(keys.signed(written(), private))
+    path.write_bytes(signing.signed(written(), private))
     assert lite_runtime.load(path, trust=[tmp_path / "other.pub", public]).signatures
     for source in (path, path.read_bytes()):
         with pytest.raises(TrustError, match="not trusted"):
@@ -191,7 +192,7 @@ def test_other_contents_lose_the_signature(pair: tuple[Path, PublicKey]) -> None
     from tests.edge.gateway.models.conftest import counter
 
     private, public = pair
-    signed = keys.signed(counter(), private)
+    signed = signing.signed(counter(), private)
     changed = bundle.with_state(signed, {"n": np.array(5, np.int64)})
     assert "without a signature" in refusal(changed, public) and not signatures_of(bundle.opened(changed))
 
@@ -249,12 +250,12 @@ TINY = written()
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_key(tmp_path: Path, text: str, problem: str) -> None:
-    shown = keys.new_key("x")[1].decode().partition("\n")[2]
+    shown = signing.new_key("x")[1].decode().partition("\n")[2]
     (tmp_path / "k.pub").write_text(text.replace("KEY", shown))
     with pytest.raises(TrustError, match=problem):
         keys.public_key(tmp_path / "k.pub")
     with pytest.raises(TrustError):
-        keys.signed(written(), tmp_path / "k.pub")
+        signing.signed(written(), tmp_path / "k.pub")
     with pytest.raises(TrustError, match="cannot read"):
         keys.public_key(tmp_path / "none")
 
@@ -264,18 +265,18 @@ def test_keys_of_openssl(tmp_path: Path) -> None:
         subprocess.run(["openssl", *words.split()], cwd=tmp_path, check=True, capture_output=True)
     public = keys.public_key(tmp_path / "a.pub")
     assert (public.name, public.expires) == ("a", math.inf)
-    assert refusal(keys.signed(written(), tmp_path / "a.key"), public) == ""
+    assert refusal(signing.signed(written(), tmp_path / "a.key"), public) == ""
     subprocess.run(["openssl", "genrsa", "-out", "r.key", "1024"], cwd=tmp_path, check=True, capture_output=True)
     with pytest.raises(TrustError, match="Ed25519 private key"):
-        keys.signed(written(), tmp_path / "r.key")
+        signing.signed(written(), tmp_path / "r.key")
     locked = ["pkey", "-in", "a.key", "-aes256", "-passout", "pass:x", "-out", "l.key"]
     subprocess.run(["openssl", *locked], cwd=tmp_path, check=True, capture_output=True)
     with pytest.raises(TrustError, match="has a password"):
-        keys.signed(written(), tmp_path / "l.key")
+        signing.signed(written(), tmp_path / "l.key")
 
 
 def test_reading_a_signed_bundle_needs_no_cryptography(pair: tuple[Path, PublicKey], tmp_path: Path) -> None:
-    (tmp_path / "m.mslite").write_bytes(keys.signed(written(), pair[0]))
+    (tmp_path / "m.mslite").write_bytes(signing.signed(written(), pair[0]))
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "import numpy as np, lite_runtime\n"

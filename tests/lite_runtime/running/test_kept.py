@@ -284,7 +284,8 @@ def test_a_start_from_a_stored_program_checks_state(cache: Path, tmp_path: Path)
 def test_a_signed_file_does_not_use_the_program_of_the_unsigned_one(cache: Path, tmp_path: Path) -> None:
     """Both have the same digest, and their weights are at different places: of small files, which are not aligned to
     pages."""
-    from lite_runtime.bundle.signatures import Signature, with_signatures
+    from lite_runtime.bundle.signatures import Signature
+    from lite_runtime.bundle.signing import with_signatures
 
     table = RNG.standard_normal((100, 64)).astype(np.float32)
     graph = Graph((Value("i", "int64", (3,)),), (Value("y", "float32", (3, 64)),),

@@ -15,8 +15,9 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.sources.publishing import push
 from edge.gateway.sources.trust import Trust
 from lite_runtime import bundle
-from lite_runtime.bundle import keys
-from lite_runtime.bundle.signatures import signatures_of, with_signatures
+from lite_runtime.bundle import signing
+from lite_runtime.bundle.signatures import signatures_of
+from lite_runtime.bundle.signing import with_signatures
 from tests.edge.gateway.live import Live, live
 from tests.edge.gateway.models.conftest import tiny
 from tests.edge.gateway.sources.oci_servers import Spec
@@ -27,7 +28,7 @@ DAY = 86_400.0
 
 def key(folder: Path, name: str, expires: float = float("inf")) -> tuple[str, str]:
     """New private and public keys in files."""
-    secret, shown = keys.new_key(name, expires)
+    secret, shown = signing.new_key(name, expires)
     paths = folder / f"{name}.key", folder / f"{name}.pub"
     for path, content in zip(paths, (secret, shown), strict=True):
         path.write_bytes(content)
@@ -61,12 +62,12 @@ def test_what_is_served_and_what_is_not(root: Path, tmp_path: Path) -> None:
     private, public = key(tmp_path, "release", time.time() + 300 * DAY)
     stranger, _ = key(tmp_path, "stranger")
     plain = tiny(2.0)
-    signed = keys.signed(plain, private)
+    signed = signing.signed(plain, private)
     moved = with_signatures(tiny(3.0), signatures_of(bundle.opened(signed)))
     for name, data in (
-        ("good", signed), ("unsigned", plain), ("stranger", keys.signed(plain, stranger)), ("moved", moved),
-        ("mine", keys.signed(plain, private, model="mine", version=1)),
-        ("other", keys.signed(plain, private, model="mine")), ("tampered", signed[:-1] + bytes([signed[-1] ^ 1])),
+        ("good", signed), ("unsigned", plain), ("stranger", signing.signed(plain, stranger)), ("moved", moved),
+        ("mine", signing.signed(plain, private, model="mine", version=1)),
+        ("other", signing.signed(plain, private, model="mine")), ("tampered", signed[:-1] + bytes([signed[-1] ^ 1])),
     ):  # fmt: skip
         place(root, name, data)
     with live(root, trust__keys=public, repository__poll=0.05) as there:
@@ -103,8 +104,9 @@ def test_what_is_served_and_what_is_not(root: Path, tmp_path: Path) -> None:
 def test_keys_are_exchanged_while_serving(root: Path, tmp_path: Path) -> None:
     old, old_public = key(tmp_path, "old")
     new, new_public = key(tmp_path, "new")
-    both = keys.signed(keys.signed(tiny(1.0), old), new)
-    for name, data in (("both", both), ("before", keys.signed(tiny(2.0), old)), ("after", keys.signed(tiny(3.0), new))):
+    both = signing.signed(signing.signed(tiny(1.0), old), new)
+    before, after = signing.signed(tiny(2.0), old), signing.signed(tiny(3.0), new)
+    for name, data in (("both", both), ("before", before), ("after", after)):
         place(root, name, data)
     with live(root, trust__keys=(old_public,)) as there:
         assert {name for (name, _), (state, _) in states(there).items() if state == "READY"} == {"both", "before"}
@@ -121,7 +123,7 @@ def test_keys_are_exchanged_while_serving(root: Path, tmp_path: Path) -> None:
 
 def test_a_key_that_expires(root: Path, tmp_path: Path) -> None:
     private, public = key(tmp_path, "old", time.time() - DAY)
-    place(root, "late", keys.signed(tiny(1.0), private))
+    place(root, "late", signing.signed(tiny(1.0), private))
     with live(root, trust__keys=public) as there:
         assert "expired at" in states(there)["late", "1"][1]
         until(lambda: "a trusted key expires" in there.log.getvalue())
@@ -131,7 +133,7 @@ def test_a_clock_decides(tmp_path: Path) -> None:
     """What an expired key has signed may go on serving, but is not loaded any more."""
     now = [time.time()]
     private, public = key(tmp_path, "k", now[0] + 3 * DAY)
-    trust, signed = Trust([public], lambda: now[0]), keys.signed(tiny(1.0), private)
+    trust, signed = Trust([public], lambda: now[0]), signing.signed(tiny(1.0), private)
     assert trust.check(signed, "m", 1) == "k" and [one.name for one in trust.expiring()] == ["k"]
     now[0] += 10 * DAY
     assert trust.holds(signed)
@@ -151,7 +153,7 @@ def test_a_registry_s_bundles_are_judged_too(tmp_path: Path) -> None:
             repository__cache=str(tmp_path / "cache"),
         ) as there:  # fmt: skip
             until(lambda: "without a signature" in states(there).get(("m", "1"), ("", ""))[1])
-            path.write_bytes(keys.signed(tiny(1.0), private))  # the same digest
+            path.write_bytes(signing.signed(tiny(1.0), private))  # the same digest
             push(path, f"oci://{host}/team/m:1")
             until(lambda: states(there)["m", "1"][0] == "READY")
             assert status(there)["models"][0]["signer"] == "release"
@@ -162,6 +164,6 @@ def test_a_registry_s_bundles_are_judged_too(tmp_path: Path) -> None:
 )
 def test_keys_that_cannot_be_used(tmp_path: Path, files: list[str], problem: str) -> None:
     key(tmp_path, "a")
-    (tmp_path / "b.pub").write_bytes(keys.new_key("a")[1])
+    (tmp_path / "b.pub").write_bytes(signing.new_key("a")[1])
     with pytest.raises(GatewayError, match=rf"trust\.keys.*{problem}"):
         Trust([str(tmp_path / name) for name in files])
