@@ -22,7 +22,8 @@ READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 
 # What reads files and messages or decides what may run, quick enough to be tested twice.
-CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_runtime/graph \
+CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_runtime/test_signatures.py \
+  tests/lite_runtime/graph \
   tests/lite_runtime/native/test_build.py tests/lite_runtime/native/test_link.py \
   tests/lite_runtime/native/test_trust.py tests/lite_runtime/native/test_tuning.py \
   tests/lite_runtime/running/test_kept.py tests/federated/messages tests/federated/client/test_state.py \
