@@ -17,6 +17,7 @@ from edge.gateway.models.selftest import self_test
 from edge.gateway.models.served import Factory, Served, signatures_of
 from edge.gateway.sequences.stream import streams_of
 from edge.gateway.sources.listing import Candidate
+from edge.gateway.sources.trust import Trust
 from lite_runtime import bundle
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.native import build
@@ -33,7 +34,7 @@ class Loader:
     factory: makes runners. prepare: called on the loading thread with the new version before it serves requests, for
     processing and warm-up. forget: called on the event loop's thread with a retired version without requests, while its
     runners still exist. threads: that may share one inference. most: bytes of a bundle; limit: bytes that one inference
-    may hold.
+    may hold. trust: which bundles may be served; None: all.
     """
 
     factory: Factory
@@ -42,6 +43,7 @@ class Loader:
     threads: int = 1
     most: int = 4 << 30
     limit: int = 4 << 30
+    trust: Trust | None = None
 
     def load(self, name: str, version: int, candidate: Candidate, config: ModelConfig, old: Served | None) -> Served:
         """The version in that file; `old` if it has the same content and settings.
@@ -50,14 +52,21 @@ class Loader:
         """
         with _refusing(f"model {name!r}, version {version}"):
             data = _read(candidate, self.most)
+            signer = self.trust.check(data, name, version) if self.trust is not None else ""
             if old is not None and old.config.made_as(config) and bundle.opened(data).digest == old.digest:
+                old.signer = signer
                 return old
             try:
-                return self._made(name, version, data, config)
+                served = self._made(name, version, data, config)
             except build.NotCompiledError as error:
                 served = self._made(name, version, data, config, "reference")
                 served.awaits = error.families
-                return served
+            served.signer = signer
+            return served
+
+    def trusts(self, served: Served) -> bool:
+        """Whether a version may go on serving: see `Trust.holds`."""
+        return self.trust is None or self.trust.holds(served.model.bundle.data)
 
     def again(self, served: Served) -> Served:
         """The same version, natively. Raises NotCompiledError if kernels are still missing, else as `load`."""

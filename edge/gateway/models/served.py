@@ -40,8 +40,8 @@ class Served:
 
     __slots__ = (
         "_factory", "_fixed", "_forget", "_inputs", "_runners", "awaits", "closed", "config", "digest", "in_flight",
-        "labels", "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow", "streams", "used",
-        "version",
+        "labels", "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow", "signer", "streams",
+        "used", "version",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,8 @@ class Served:
         """Class labels by output; under "", those of all outputs."""
         self.resident = 2 * len(model.bundle.data)
         """Bytes: the file, and the weights once more in the layout of the kernels."""
+        self.signer = ""
+        """The name of the trusted key that has signed it; "" if none has to."""
         self.awaits: tuple[str, ...] = ()
         """Kernel families that are being compiled for it, while it runs by reference."""
         self.shadow: Follower | None = None

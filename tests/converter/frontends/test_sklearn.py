@@ -111,5 +111,5 @@ def test_without_skl2onnx_the_error_says_what_to_install(monkeypatch: pytest.Mon
     import sys
 
     monkeypatch.setitem(sys.modules, "skl2onnx", None)
-    with pytest.raises(MissingExtraError, match=r"msedge\[sklearn\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*skl2onnx"):
         convert(linear_model.LinearRegression().fit(TRAIN, SCORES))
