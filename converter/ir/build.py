@@ -15,11 +15,13 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.errors import ConvertError
+from lite_runtime.graph.verify import MAX_NAME
 from lite_runtime.operators import ONNX, OPERATORS, OURS
 
 __all__ = [
     "DOMAIN",
     "DOMAIN_VERSION",
+    "LONGEST",
     "Edit",
     "Shape",
     "adopt",
@@ -55,6 +57,8 @@ DOMAIN = OURS
 DOMAIN_VERSION = 1
 _OWN_NAME = re.compile(r"~(\d+)$")
 _COUNTER = "msedge.names"
+LONGEST = MAX_NAME - 64
+"""The most characters of a name that a model's own names leave for what marks them as new."""
 _WITH_GRAPHS = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 
 
@@ -128,8 +132,8 @@ def refresh_constants(model: ir.Model) -> None:
 
 
 def fresh(graph: ir.Graph, hint: str) -> str:
-    """A name that no value of the whole (adopted) model has; deterministic."""
-    return f"{_OWN_NAME.sub('', hint) or 'value'}~{next(graph.meta[_COUNTER])}"
+    """A name that no value of the whole (adopted) model has; deterministic. Of a long hint, its start."""
+    return f"{_OWN_NAME.sub('', hint)[:LONGEST] or 'value'}~{next(graph.meta[_COUNTER])}"
 
 
 def array(value: ir.Value | None) -> np.ndarray | None:

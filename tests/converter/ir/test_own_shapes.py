@@ -37,6 +37,14 @@ CASES = {
     "QLinearConv": lambda b: b(
         "QLinearConv", *image(b), *weights(b, 6, 2, 3, 3), *scalars(b), domain=OURS, group=2, strides=[2, 1]
     ),
+    "QLinearConv channels last": lambda b: b(
+        "QLinearConv", b.input("x", [2, 6, 7, 4], np.int8), *scalars(b), *weights(b, 5, 4, 3, 2), *scalars(b),
+        domain=OURS, layout="NHWC", pads=[1, 0, 0, 0],
+    ),
+    "QLinearConvTranspose channels last": lambda b: b(
+        "QLinearConvTranspose", b.input("x", [2, 6, 7, 4], np.int8), *scalars(b), *weights(b, 4, 5, 2, 2), *scalars(b),
+        domain=OURS, layout="NHWC", strides=[2, 2],
+    ),
     "QLinearConv float": lambda b: b("QLinearConv", *image(b), *weights(b, 6, 4, 1, 1), domain=OURS),
     "QLinearConvTranspose": lambda b: b(
         "QLinearConvTranspose", *image(b), *weights(b, 4, 5, 2, 2), *scalars(b), domain=OURS, strides=[2, 2]
