@@ -39,6 +39,7 @@ from converter.passes import (
     solve_reshapes,
     undo_dynamic,
     unroll,
+    widen,
 )
 from converter.passes.integer import INTEGER_PASSES
 from converter.passes.record import PassRecord
@@ -52,6 +53,7 @@ __all__ = [
     "SHAPE",
     "STATIC",
     "TIDY",
+    "WIDEN",
     "Pass",
     "Shapes",
     "optimize",
@@ -68,6 +70,9 @@ class Pass(NamedTuple):
     name: str
     run: Callable[[ir.Model], int]
 
+
+WIDEN: tuple[Pass, ...] = (Pass("widen halves", widen.run),)
+"""For models that msedge runs, before all other passes; those exported as they are keep their types."""
 
 PREPARE: tuple[Pass, ...] = (
     # constants and known shapes

@@ -28,9 +28,9 @@ runtime of its format ran it on the same inputs, each model in a process of its 
 - Every size of inputs has five runs: two random ones, the lowest values (zeros for reals), the highest (a normal
   distribution times {LARGE:g} for reals), a random one. State of streaming models continues from run to run.
 - *equal*: every element of a real output differs by at most {RELATIVE:g} of the output's range, or by {ABSOLUTE:.1e};
-  8- and 16-bit integers differ by at most one step (one element in a thousand by more); wider integers, Booleans and
-  text are the same. An output's range is that of the random runs, or of the compared run if that is larger. One and two
-  threads gave the same bits.
+  one of float16 by one unit in the last place; 8- and 16-bit integers differ by at most one step (one element in a
+  thousand by more); wider integers, Booleans and text are the same. An output's range is that of the random runs, or of
+  the compared run if that is larger. One and two threads gave the same bits.
 - *rounding*: an output did not, but the peer alone moves by half as much, or more, where its real inputs change by at
   most {ABSOLUTE:.1e} of their value ({TRIES} random changes of every run), or where its optimisations or its delegate
   are off (LiteRT's optimised kernels, where it has no delegate for the model); of integers, in half as many elements.
