@@ -41,7 +41,8 @@ runtime of its format ran it on the same inputs, each model in a process of its 
   kernels ran.
 
 `python -m benchmarks.zoo fetch --models DIR` downloads the models of `benchmarks/zoo/models.json` and checks their
-digests. `python -m benchmarks.zoo run --models DIR --docs docs` makes this page and `models.json` again.
+digests; licences are those that packages or repositories state. `python -m benchmarks.zoo run --models DIR --docs docs`
+makes this page and `models.json` again.
 """
 
 
@@ -96,14 +97,14 @@ def _summary(models: Sequence[Entry], results: Mapping[str, Outcome]) -> str:
 def _all(models: Sequence[Entry], results: Mapping[str, Outcome]) -> str:
     lines = [
         "## Every model", "",
-        "| model | kind | source | peer | result | worst error | native | not native | convert |",
-        "| --- | --- | --- | --- | --- | ---: | ---: | --- | ---: |",
+        "| model | kind | source | licence | peer | result | worst error | native | not native | convert |",
+        "| --- | --- | --- | --- | --- | --- | ---: | ---: | --- | ---: |",
     ]  # fmt: skip
     for entry in models:
         row = results[entry.name]
         ran = bool(row.runs)
         cells = (
-            entry.name, entry.kind, entry.source, entry.peer, row.result, _figure(row),
+            entry.name, entry.kind, entry.source, entry.licence or "not stated", entry.peer, row.result, _figure(row),
             f"{row.share:.0%}" if ran else "", ", ".join(row.reference), f"{row.seconds:.2f} s" if row.seconds else "",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
