@@ -8,7 +8,6 @@ nodes are in topological order, and every value has a name.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -382,20 +381,17 @@ def _normalise(model: ir.Model) -> ir.Model:
             _nameless(value)
         if any(v.name is None for v in graph.inputs):
             raise ConvertError(f"graph {graph.name!r}: an input has no name")
-    quiet = logging.getLogger("onnx_ir.passes.common")
-    level, quiet.level = quiet.level, logging.ERROR
     try:
-        if model.functions:
-            clean.InlinePass()(model)
-            model.functions.clear()
-        clean.RemoveInitializersFromInputsPass()(model)
-        clean.TopologicalSortPass()(model)
+        with build.quiet():
+            if model.functions:
+                clean.InlinePass()(model)
+                model.functions.clear()
+            clean.RemoveInitializersFromInputsPass()(model)
+            clean.TopologicalSortPass()(model)
     except (ValueError, ir.passes.PreconditionError, ir.passes.PassError) as error:
         raise ConvertError(
             f"the model cannot be put in order: {error}; look for cycles and recursive functions"
         ) from error
-    finally:
-        quiet.level = level
     _name_sizes(model.graph)
     for node in build.nodes(model):
         node.version = None

@@ -7,8 +7,10 @@ and replaces its results by new values. Names made here end in `~<number>` and n
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,6 +41,7 @@ __all__ = [
     "nbytes",
     "nested",
     "nodes",
+    "quiet",
     "rank",
     "refresh_constants",
     "same_dims",
@@ -95,6 +98,20 @@ def _names(graph: ir.Graph) -> Iterator[str]:
     for node in graph:
         yield node.name or ""
         yield from (v.name or "" for v in node.outputs)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The libraries log what they skip as warnings; skipping is fine here."""
+    loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def adopt(model: ir.Model) -> None:

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from converter import ConvertError, convert
-from converter.ir import build, own_shapes, spec
+from converter.ir import build, own_shapes, shapes, spec
 from converter.lowering import lower
 from converter.pass_lists import to_ir
 from lite_runtime import reference
@@ -199,3 +199,14 @@ def test_operators_newer_than_the_opset_without_operands_are_refused_by_name():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     with pytest.raises(ConvertError, match="RMSNormalization"):
         convert(model)
+
+
+def test_shapes_of_unknown_types_are_no_warnings(caplog):
+    """onnx_ir logs a value that has a shape and no type, and Python shows that to a user."""
+    b = Builder(21)
+    model = ir.from_proto(b.model(b("Relu", b.input("x", [2, 3]))))
+    model.graph.outputs[0].type, model.graph.outputs[0].shape = None, ir.Shape([2, 3])
+    build.adopt(model)
+    with caplog.at_level("WARNING"):
+        shapes.infer(model)
+    assert not caplog.records
