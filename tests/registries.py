@@ -243,6 +243,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("it is made by passes after those that an exported model has seen",
          "LookupTable QLinearAdd QLinearAveragePool QLinearConvTranspose QLinearGlobalAveragePool QLinearMul "
          "QLinearReduceMean QLinearResize QLinearSoftmax QLinearSub GroupedMatMul NarrowMatMul Unpack4"),
+        ("ONNX has nothing that splits text by regular expressions", "Tokenizer"),
         ("LiteRT's own arithmetic is kept in bundles alone", "FixedPointSigmoid FixedPointTanh Rescale"),
     ),
 }
