@@ -244,6 +244,7 @@ def _schema(op: str) -> onnx.defs.OpSchema:
 
 RULES: Mapping[str, Rule] = {
     **{op: _as_input for op in having("elementwise") if build.domain_of(op) == build.DOMAIN},
+    "Inverse": _as_input,
     "LookupTable": _look_up,
     "Rescale": _rescale,
     "DynamicQuantizeLinear": _dynamic_quantize,

@@ -102,6 +102,12 @@ def _det(n: Inference) -> list[Spec]:
     return [Spec(n.spec(0).dtype, shape[:-2])]
 
 
+@infer("Inverse")
+def _inverse(n: Inference) -> list[Spec]:
+    (det,) = _det(n)
+    return [Spec(det.dtype, n.spec(0).shape)]
+
+
 @infer("BitCast")
 def _bit_cast(n: Inference) -> list[Spec]:
     dtype = element_type(n, n.attr("to"))

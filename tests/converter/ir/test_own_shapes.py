@@ -37,6 +37,7 @@ CASES = {
     "QLinearConv": lambda b: b(
         "QLinearConv", *image(b), *weights(b, 6, 2, 3, 3), *scalars(b), domain=OURS, group=2, strides=[2, 1]
     ),
+    "Inverse": lambda b: b("Inverse", b.input("x", [2, 3, 3]), domain=OURS),
     "QLinearConv channels last": lambda b: b(
         "QLinearConv", b.input("x", [2, 6, 7, 4], np.int8), *scalars(b), *weights(b, 5, 4, 3, 2), *scalars(b),
         domain=OURS, layout="NHWC", pads=[1, 0, 0, 0],
