@@ -38,7 +38,7 @@ runtime of its format ran it on the same inputs, each model in a process of its 
 - *differs*: an output did not, and by more than that; *refused*: the converter refused the model with a clear error;
   *failed*: anything else.
 - The error is relative to the range of an output, in steps for integers. Native: the share of the nodes that native
-  kernels ran.
+  kernels ran. Convert: the time of the conversion, on a machine that does other work too.
 
 `python -m benchmarks.zoo fetch --models DIR` downloads the models of `benchmarks/zoo/models.json` and checks their
 digests; licences are those that packages or repositories state. `python -m benchmarks.zoo run --models DIR --docs docs`
