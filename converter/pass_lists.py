@@ -34,11 +34,13 @@ from converter.passes import (
     permute_weights,
     qlinear_to_qdq,
     resolve_pads,
+    set_rows,
     simplify,
     sink_transposes,
     solve_reshapes,
     undo_dynamic,
     unroll,
+    widen,
 )
 from converter.passes.integer import INTEGER_PASSES
 from converter.passes.record import PassRecord
@@ -52,6 +54,7 @@ __all__ = [
     "SHAPE",
     "STATIC",
     "TIDY",
+    "WIDEN",
     "Pass",
     "Shapes",
     "optimize",
@@ -69,6 +72,9 @@ class Pass(NamedTuple):
     run: Callable[[ir.Model], int]
 
 
+WIDEN: tuple[Pass, ...] = (Pass("widen halves", widen.run),)
+"""For models that msedge runs, before all other passes; those exported as they are keep their types."""
+
 PREPARE: tuple[Pass, ...] = (
     # constants and known shapes
     Pass("lift constants", cleanup.lift_constants),
@@ -77,6 +83,7 @@ PREPARE: tuple[Pass, ...] = (
     Pass("infer shapes", shapes.infer),
     Pass("solve reshapes", solve_reshapes.run),
     Pass("simplify", simplify.run),
+    Pass("set rows", set_rows.run),
     Pass("fold constants again", cleanup.fold_constants),
     Pass("common subexpressions", cleanup.common_subexpressions),
     Pass("drop unused", cleanup.unused),

@@ -8,7 +8,23 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from edge.cli import bench, convert, demo, doctor, federate, inspect, personal, plan, run, runs, serve, train, verify
+from edge.cli import (
+    bench,
+    convert,
+    demo,
+    doctor,
+    federate,
+    inspect,
+    personal,
+    plan,
+    push,
+    run,
+    runs,
+    serve,
+    sign,
+    train,
+    verify,
+)
 from edge.cli.errors import guarded
 
 __all__ = ["app"]
@@ -22,6 +38,9 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "verify": verify.verify,
     "bench": bench.bench,
     "federate": federate.federate,
+    "keygen": sign.keygen,
+    "sign": sign.sign,
+    "push": push.push,
     "serve": serve.serve,
     "doctor": doctor.doctor,
     "demo": demo.demo,

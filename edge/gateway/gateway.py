@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import ctypes
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
 from math import inf, isfinite
-from pathlib import Path
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,13 +50,14 @@ from edge.gateway.protocol.parameters import LONGEST
 from edge.gateway.sequences.registry import Key, Sequences
 from edge.gateway.sequences.registry import Limits as SequenceLimits
 from edge.gateway.shared.regions import Borrowed, Regions
-from edge.gateway.sources.listing import Files, Folder, Source
-from edge.gateway.sources.registry import Registry
+from edge.gateway.sources.made import sources_of
+from edge.gateway.sources.trust import Trust
 from edge.gateway.sources.watching import SourceState
 
 if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
     from edge.gateway.sequences.stream import Stream
+    from lite_runtime.bundle.keys import PublicKey
 
 __all__ = ["AUDITED", "EXTENSIONS", "NO_CUDA", "Gateway"]
 
@@ -117,14 +117,15 @@ class Gateway:
         self.under_way = 0
         self.leaving = False
         threads = settings.threads or len(os.sched_getaffinity(0))
-        loader = Loader(self._runner, prepare=self._prepare, forget=self._gone, threads=threads)
+        self.trust = Trust(settings.trust.keys) if settings.trust.keys else None
+        loader = Loader(self._runner, self._prepare, self._gone, threads, trust=self.trust)
         options = Options(
             memory=settings.repository.memory,
             pinned=frozenset(settings.repository.pinned),
             limit=settings.batching.rows,
             tell=self._tell,
         )
-        self.repository = Repository(_sources(settings), loader, options)
+        self.repository = Repository(sources_of(settings), loader, options)
         loop = asyncio.get_running_loop()
         self.scheduler = Scheduler(loop, limits=self._limits(None))
         words = settings.sequences
@@ -136,7 +137,7 @@ class Gateway:
         self._aside = ThreadPoolExecutor(max(2, threads), "msedge-aside")
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = perf_counter()
-        self._watches: list[Callable[[], object]] = [self.gate.refresh]
+        self._watches: list[Callable[[], object]] = [self.gate.refresh, self._refresh_trust]
         self.peers = Peers(settings.access.proxies)
         self._limit = memory_limit()
         self.room = Room(16 * settings.limits.body, self.peers.trusted)
@@ -211,6 +212,19 @@ class Gateway:
             except Exception as error:  # request: the other files are still checked
                 self.log.event("warning", "a changed file is invalid", reason=str(error))
 
+    def _refresh_trust(self) -> None:
+        """Judge all models again if the trusted keys have changed."""
+        if self.trust is not None and self.trust.refresh():
+            self.log.event("info", "trusted keys have changed", keys=[key.name for key in self.trust.keys])
+            judging = asyncio.get_running_loop().create_task(self.repository.judge())
+            judging.add_done_callback(self._judged)
+            self._tasks.append(judging)
+
+    def _judged(self, done: asyncio.Task[None]) -> None:
+        self._tasks.remove(done)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.bug(error, "judging models by the trusted keys")
+
     def short_of_memory(self) -> bool:
         """Whether the process uses nearly all of the memory that it may use."""
         return _resident() > SHORT * self._limit
@@ -241,7 +255,10 @@ class Gateway:
                 await asyncio.to_thread(_give_back)
 
     def _tell_of_expiry(self) -> None:
-        """Warn of a certificate that expires soon, once a day."""
+        """Warn of a certificate and of keys that expire soon, once a day."""
+        for key in self.trust.expiring() if self.trust is not None else ():
+            days = round((key.expires - time()) / 86_400, 1)
+            self.log.event("warning", "a trusted key expires; sign bundles with a newer one", key=key.name, days=days)
         expiry = self.expiry()
         days = (expiry - time()) / 86_400 if expiry is not None else inf
         if days < 14:
@@ -256,8 +273,8 @@ class Gateway:
             more = ()
 
     async def _poll(self, seconds: float) -> None:
-        """Check the sources every `seconds`; 0: only until every registry was read once."""
-        while seconds or self.repository.unread():
+        """Check the sources every `seconds`; 0: only until every registry was read once, and what it lists is here."""
+        while seconds or self.repository.waiting:
             await asyncio.sleep(seconds or TURN)
             try:
                 await self.repository.poll()
@@ -473,6 +490,8 @@ class Gateway:
             body_bytes=self.room.taken,
             body_limit=self.room.most,
             expiry=self.expiry() or 0.0,
+            untrusted=self.trust.refused if self.trust is not None else 0,
+            key_expiry={key.name: key.expires for key in self._keys() if isfinite(key.expires)},
             evicted=self.evicted(),
             kernels_missing=self.repository.kernels.state.of - self.repository.kernels.state.done,
             awaiting={(s.name, s.version): int(bool(s.awaits)) for s in served},
@@ -503,8 +522,12 @@ class Gateway:
                 "limit": self.settings.repository.memory or None,
             },
             in_flight=self.under_way, lag=self.lag.last, sources=self._sources(),
-            compiling=self.repository.kernels.state,
+            compiling=self.repository.kernels.state, keys=self._keys(),
         )  # fmt: skip
+
+    def _keys(self) -> Sequence[PublicKey]:
+        """The trusted keys."""
+        return self.trust.keys if self.trust is not None else ()
 
     def _sources(self) -> list[SourceState]:
         """The state of everything that is read while serving."""
@@ -684,21 +707,6 @@ def _parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _sources(settings: Settings) -> list[Source]:
-    """The sources of models: registries, folders, and individually named bundles."""
-    found: list[Source] = []
-    files: list[str] = []
-    for text in settings.models:
-        if text.startswith(("http://", "https://")):
-            cache = settings.repository.cache or os.path.join(_cache(), "models")
-            found.append(Registry(text, cache))
-        elif Path(text).is_dir():
-            found.append(Folder(text))
-        else:
-            files.append(text)
-    return [*found, Files(files)] if files else found
-
-
 def _cache_of(settings: Settings, limit: int) -> ResponseCache | None:
     """The cache of answers; None: none are kept. Raises GatewayError if it could take too much of the memory."""
     most = settings.cache.bytes
@@ -706,12 +714,6 @@ def _cache_of(settings: Settings, limit: int) -> ResponseCache | None:
         text = f"cache.bytes: expected at most half of the {limit} bytes that this process may use, got {most}"
         raise GatewayError(500, text)
     return ResponseCache(most) if most else None
-
-
-def _cache() -> str:
-    from lite_runtime.native.build import cache_folder
-
-    return str(cache_folder())
 
 
 @cache

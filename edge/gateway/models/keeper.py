@@ -137,6 +137,8 @@ class Keeper:
             self._options.tell("model configured", {"model": entry.name})
         for version, seconds in entry.seconds.items():
             facts = {"model": entry.name, "version": version, "digest": found[version].digest, "seconds": seconds}
+            if found[version].signer:
+                facts["signer"] = found[version].signer
             self._options.tell("version loaded", facts)
         entry.seconds.clear()
 

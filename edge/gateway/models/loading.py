@@ -22,6 +22,7 @@ from edge.gateway.models.served import Factory, Served, signatures_of
 from edge.gateway.models.serving import Serving
 from edge.gateway.sequences.stream import streams_of
 from edge.gateway.sources.listing import Candidate, is_ensemble
+from edge.gateway.sources.trust import Trust
 from lite_runtime import bundle
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.native import build
@@ -44,7 +45,7 @@ class Loader:
     factory: makes runners. prepare: called on the loading thread with the new version before it serves requests, for
     processing and warm-up. forget: called on the event loop's thread with a retired version without requests, while its
     runners still exist. threads: that may share one inference. most: bytes of a bundle; limit: bytes that one inference
-    may hold. find: the models of ensembles, on the event loop's thread.
+    may hold. find: the models of ensembles, on the event loop's thread. trust: which bundles may be served; None: all.
     """
 
     factory: Factory
@@ -54,6 +55,7 @@ class Loader:
     most: int = 4 << 30
     limit: int = 4 << 30
     find: Find = _nowhere
+    trust: Trust | None = None
 
     def load(self, name: str, version: int, candidate: Candidate, config: ModelConfig, old: Serving | None) -> Serving:
         """The version in that file; `old` if it has the same content and settings.
@@ -64,19 +66,29 @@ class Loader:
             if is_ensemble(candidate.path):
                 return self._ensemble(name, version, candidate, config, old)
             data = _read(candidate, self.most)
+            signer = self.trust.check(data, name, version) if self.trust is not None else ""
             known = isinstance(old, Served) and old.config.made_as(config)
             if known and old is not None and bundle.opened(data).digest == old.digest:
+                old.signer = signer
                 return old
             try:
-                return self._made(name, version, data, config)
+                served = self._made(name, version, data, config)
             except build.NotCompiledError as error:
                 served = self._made(name, version, data, config, "reference")
                 served.awaits = error.families
-                return served
+            served.signer = signer
+            return served
+
+    def trusts(self, served: Serving) -> bool:
+        """Whether a version may go on serving: see `Trust.holds`."""
+        return self.trust is None or (isinstance(served, Served) and self.trust.holds(served.model.bundle.data))
 
     def _ensemble(
         self, name: str, version: int, candidate: Candidate, config: ModelConfig, old: Serving | None
     ) -> Serving:
+        if self.trust is not None:
+            text = "expected a bundle that a trusted key has signed (trust.keys), got an ensemble, which is not signed"
+            raise self.trust.refusal(name, version, text)
         data = _read(candidate, MOST_ENSEMBLE)
         digest = blake2b(data, digest_size=32).hexdigest()
         if isinstance(old, Ensemble) and digest == old.digest:

@@ -27,6 +27,7 @@ from edge.gateway.models.names import check_name
 from edge.gateway.models.served import Served
 from edge.gateway.models.serving import Serving
 from edge.gateway.sources.listing import Folder, Listing, Source, merged
+from edge.gateway.sources.trust import Untrusted
 from edge.gateway.sources.watching import SourceState, Watch
 from lite_runtime.native.build import NotCompiledError
 
@@ -132,6 +133,12 @@ class Repository:
         return [watch.source.name for watch in self._watches if watch.found is None]
 
     @property
+    def waiting(self) -> bool:
+        """Whether sources were never read, or are being downloaded from, or a change waits for its second check."""
+        changing = any(entry.seen is not None for entry in self._entries.values())
+        return changing or any(watch.found is None or watch.source.waiting for watch in self._watches)
+
+    @property
     def named(self) -> frozenset[str]:
         """Models that the settings name one by one."""
         return frozenset().union(*(watch.source.named for watch in self._watches))
@@ -159,6 +166,7 @@ class Repository:
             "bytes": served.nbytes if served is not None else 0,
             "in_flight": served.in_flight if served is not None else 0,
             "digest": served.digest if served is not None else "",
+            "signer": served.signer if served is not None else "",
             "compiling": served is not None and bool(served.awaits),
         }
         if entry.shadow is not None and entry.shadow.target is served:
@@ -292,6 +300,27 @@ class Repository:
                     await self._keeper.renew(entry)
         self._keeper.trim()
         self._tell_of_ensembles()
+
+    async def judge(self) -> None:
+        """Judge all versions again, after the trusted keys have changed: those whose key is not trusted any more are
+        unloaded, and those that were refused tried again."""
+        for name in tuple(self._entries):
+            async with self._changing(name) as entry:
+                refused = [number for number, one in entry.failed.items() if isinstance(one.error, Untrusted)]
+                doubtful = [
+                    number for number, served in entry.loaded.items()
+                    if not await self._call(self._loader.trusts, served)
+                ]  # fmt: skip
+                for number in refused:
+                    del entry.failed[number]
+                for number in doubtful:
+                    entry.stamps.pop(number, None)
+                if doubtful:
+                    rest = {number: served for number, served in entry.loaded.items() if number not in doubtful}
+                    entry.publish(rest, "the key that has signed it is not trusted any more")
+                    self._options.tell("model unloaded", {"model": name, "reason": entry.reason, "versions": doubtful})
+                if (doubtful or refused) and entry.wanted and entry.offer.folder is None:
+                    await self._keeper.renew(entry)
 
     # -- how -----------------------------------------------------------------------------------------------------------
 

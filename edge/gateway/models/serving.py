@@ -30,7 +30,7 @@ class Serving:
 
     __slots__ = (
         "_forget", "awaits", "closed", "config", "digest", "in_flight", "name", "resident", "retired", "serial",
-        "shadow", "used", "version",
+        "shadow", "signer", "used", "version",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +42,8 @@ class Serving:
         """A number that no other version has, nor another way of computing this one."""
         self.resident = 0
         """Bytes that it holds without its runners."""
+        self.signer = ""
+        """The name of the trusted key that has signed it; "" if none has to."""
         self.awaits: tuple[str, ...] = ()
         """Kernel families that are being compiled for it, while it runs by reference."""
         self.shadow: Follower | None = None

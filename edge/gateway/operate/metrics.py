@@ -46,6 +46,10 @@ class Gauges:
     """Bytes that bodies and replies hold, and may hold."""
     expiry: float = 0.0
     """When the certificate in use expires, in seconds since 1970; 0: there is none."""
+    untrusted: int = 0
+    """Bundles that were refused because no trusted key has signed them, so far."""
+    key_expiry: Mapping[str, float] = field(default_factory=dict)
+    """By name of a trusted key, when it expires, in seconds since 1970; keys that never do are left out."""
     kernels_missing: int = 0
     """Kernel families that are still to be compiled."""
     awaiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -168,6 +172,11 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
     return [
         Family("msedge_certificate_expiry_timestamp_seconds", "gauge",
                "When the server's certificate expires, in seconds since 1970", expiry),
+        Family("msedge_trusted_key_expiry_timestamp_seconds", "gauge",
+               "When a trusted key expires, in seconds since 1970",
+               [({"key": name}, when) for name, when in sorted(gauges.key_expiry.items())]),
+        Family("msedge_untrusted_total", "counter", "Bundles refused because no trusted key has signed them",
+               [({}, gauges.untrusted)]),
         Family("msedge_source_up", "gauge", "1: a folder, registry or store is up to date; 0: it cannot be read", up),
         Family("msedge_source_age_seconds", "gauge", "Seconds since it was last read", ages),
         Family("msedge_refused_total", "counter", "Refused requests, by kind of request", refused),

@@ -356,6 +356,7 @@ _STATUS: Mapping[str, Schema] = {
             "queued": COUNT,
             "bytes": COUNT,
             "compiling": _about({"type": "boolean"}, "Whether it runs by reference until its kernels are compiled."),
+            "signer": _about(TEXT, "The trusted key that has signed it."),
             "latency": reference("Latency"),
             "personal": {"anyOf": [reference("Personal"), {"type": "null"}]},
             "shadow": {"anyOf": [reference("Shadow"), {"type": "null"}]},
@@ -364,7 +365,7 @@ _STATUS: Mapping[str, Schema] = {
     "Source": _object(
         {
             "name": TEXT,
-            "state": {"type": "string", "enum": ["ok", "stale", "unread"]},
+            "state": {"type": "string", "enum": ["ok", "stale", "unread", "unreachable"]},
             "age": {"type": "number", "minimum": 0},
             "reason": TEXT,
         },
@@ -389,6 +390,7 @@ _STATUS: Mapping[str, Schema] = {
             ),
             "lag": _about(PERHAPS_SECONDS, "How late the event loop is."),
             "sources": _list(reference("Source")),
+            "keys": _list(_object({"name": TEXT, "key": TEXT, "expires": PERHAPS_SECONDS}, about="Trusted keys.")),
             "kernels": _about(_object({"done": COUNT, "of": COUNT, "problem": TEXT}),
                               "Kernel families being compiled; `of`: 0 if there are none."),
             "models": _list(reference("ModelStatus")),

@@ -25,7 +25,7 @@ from edge.gateway.models.names import check_name, is_name, version_of
 
 __all__ = [
     "BUNDLE", "CONFIG", "ENSEMBLES", "FILES", "Candidate", "Files", "Folder", "Listing", "Source", "Stamp",
-    "is_ensemble", "merged",
+    "is_ensemble", "joined", "merged",
 ]  # fmt: skip
 
 BUNDLE, CONFIG = "model.mslite", "config.toml"
@@ -67,8 +67,9 @@ class Source(Protocol):
 
     name: as logs, metrics and the status page show it. problem: why the last listings are not up to date, or leave
     models out; "" if all is well. read: when the source itself was last read, in seconds since 1970; 0: at the last
-    scan. remote: whether it may be unreachable when the gateway starts, and read later. named: models that the settings
-    name one by one: if they cannot be served, the gateway does not start.
+    scan. remote: whether it may be unreachable when the gateway starts, and read later. waiting: whether a later scan
+    will find more without any change of the source. named: models that the settings name one by one: if they cannot be
+    served, the gateway does not start.
     """
 
     name: str
@@ -76,6 +77,11 @@ class Source(Protocol):
     read: float
     remote: bool
     named: frozenset[str]
+
+    @property
+    def waiting(self) -> bool:
+        """See above."""
+        ...
 
     def scan(self) -> dict[str, Listing]:
         """The current listings by name. Blocking. Raises GatewayError if the source cannot be read."""
@@ -89,7 +95,7 @@ class Folder:
     `problem` says what to move.
     """
 
-    read, remote = 0.0, False
+    read, remote, waiting = 0.0, False, False
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
@@ -107,7 +113,7 @@ class Folder:
             raise GatewayError(400, self.problem)
         if own is not None and alone and (self.named or not models):
             name = check_name(root.name, repr(self.name))
-            models, self.named = {name: own._replace(problem=_joined(own.problem, self.problem))}, frozenset({name})
+            models, self.named = {name: own._replace(problem=joined(own.problem, self.problem))}, frozenset({name})
         else:
             self.named = frozenset()
         self._seen = self._seen or bool(models)
@@ -124,7 +130,7 @@ class Files:
     """Individual files, or folders of versions: `PATH`, named like the file, or `NAME=PATH`. An ensemble's file has no
     configuration beside it."""
 
-    problem, read, remote = "", 0.0, False
+    problem, read, remote, waiting = "", 0.0, False, False
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.name = ", ".join(paths)
@@ -180,13 +186,14 @@ def merged(scans: Sequence[Mapping[str, Listing]]) -> dict[str, Listing]:
         for name, listing in scan.items():
             if name in found:
                 twice = f"{name!r} is in two sources; the first one is used"
-                found[name] = found[name]._replace(problem=_joined(found[name].problem, twice))
+                found[name] = found[name]._replace(problem=joined(found[name].problem, twice))
             else:
                 found[name] = listing
     return found
 
 
-def _joined(*problems: str) -> str:
+def joined(*problems: str) -> str:
+    """Problems as one text."""
     return "; ".join(p for p in problems if p)
 
 
@@ -195,8 +202,8 @@ def _both(one: Listing, other: Listing) -> Listing:
     twice = sorted(one.versions.keys() & other.versions.keys())
     problem = f"version {twice[0]} exists twice, as a file and in a folder; remove one" if twice else ""
     config = one.config or other.config
-    wrong = _joined(one.misconfigured, other.misconfigured)
-    return Listing({**one.versions, **other.versions}, config, _joined(one.problem, other.problem, problem), wrong)
+    wrong = joined(one.misconfigured, other.misconfigured)
+    return Listing({**one.versions, **other.versions}, config, joined(one.problem, other.problem, problem), wrong)
 
 
 def _entries(folder: Path) -> Iterator[Path]:
@@ -271,7 +278,7 @@ def _versions(folder: Path, root: Path | None) -> Listing | None:
         problems.append(f"{TRITON} is not read: give its keys in {CONFIG}, and those of an ensemble in {ENSEMBLES[0]}")
     if not found and not any(problems) and not wrong and settings is None:
         return None
-    return Listing(found, settings, _joined(*problems), wrong)
+    return Listing(found, settings, joined(*problems), wrong)
 
 
 def _places(folder: Path, entries: Sequence[Path]) -> Iterator[tuple[int, Path]]:
