@@ -32,8 +32,8 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL…]",
-            help="M.mslite, NAME=M.mslite, a folder of models, or a registry (http(s)://…, oci://…, s3://…). Any"
-            " setting that --print-config shows can be given as --SECTION-KEY VALUE.",
+            help="M.mslite, an ensemble's file, NAME=FILE, a folder of models, or a registry (http(s)://…, oci://…,"
+            " s3://…). Any setting that --print-config shows can be given as --SECTION-KEY VALUE.",
         ),
     ] = None,
     host: Annotated[

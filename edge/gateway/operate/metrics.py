@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from edge.gateway.cache import Figures
 from edge.gateway.operate.exposition import Family
 from edge.gateway.operate.histograms import Histogram
 from edge.gateway.operate.statistics import FAILURES, ModelStatistics, Statistics
@@ -64,6 +65,8 @@ class Gauges:
     """Seconds: `LoopLag.last`."""
     worst_lag: float = 0.0
     """Seconds: `LoopLag.worst`."""
+    cache: Figures | None = None
+    """The cache of answers; None: none are kept."""
 
 
 class _Sum(NamedTuple):
@@ -88,6 +91,17 @@ _TRITON = (
     _Sum("nv_inference_compute_output_duration_us", "Microseconds of copying outputs and writing replies",
          lambda s: _micro(s.compute_output)),
 )  # fmt: skip
+
+
+_CACHE = (
+    _Sum("nv_cache_num_hits_per_model", "Answers found in the cache", lambda s: s.hits),
+    _Sum("nv_cache_num_misses_per_model", "Answers not found in the cache", lambda s: s.misses),
+    _Sum("nv_cache_hit_duration_per_model", "Microseconds of looking up answers that were found",
+         lambda s: _micro(s.hit_seconds)),
+    _Sum("nv_cache_miss_duration_per_model", "Microseconds of looking up answers that were not found, and of keeping"
+         " them", lambda s: _micro(s.miss_seconds)),
+)  # fmt: skip
+"""Shown if there is a cache."""
 
 
 class _Shape(NamedTuple):
@@ -123,7 +137,8 @@ def families(statistics: Statistics, gauges: Gauges) -> list[Family]:
     """All metrics, for `exposition.expose`."""
     models = [({"model": name, "version": version}, numbers) for (name, version), numbers in statistics]
     failed = [({**labels, "reason": why}, float(n.failed[why])) for labels, n in models for why in FAILURES]
-    found = [Family(s.name, "counter", s.help, [(labels, s.value(n)) for labels, n in models]) for s in _TRITON]
+    sums = (*_TRITON, *(_CACHE if gauges.cache is not None else ()))
+    found = [Family(s.name, "counter", s.help, [(labels, s.value(n)) for labels, n in models]) for s in sums]
     found.append(Family("nv_inference_request_failure", "counter", "Requests that failed, by reason", failed))
     found += [
         Family(s.name, "histogram", s.help, [(labels, s.value(n)) for labels, n in models], s.every) for s in _SHAPES
@@ -133,7 +148,18 @@ def families(statistics: Statistics, gauges: Gauges) -> list[Family]:
             ({"model": name, "version": version}, value) for (name, version), value in sorted(g.value(gauges).items())
         ]) for g in _GAUGES
     ]  # fmt: skip
-    return [*found, *_own(statistics, gauges), *_process()]
+    return [*found, *_cached(gauges.cache), *_own(statistics, gauges), *_process()]
+
+
+def _cached(found: Figures | None) -> list[Family]:
+    if found is None:
+        return []
+    used = found.nbytes / found.most
+    return [
+        Family("nv_cache_util", "gauge", "The share of the cache's bytes that is used", [({}, used)]),
+        Family("nv_cache_num_entries", "gauge", "Answers in the cache", [({}, found.entries)]),
+        Family("nv_cache_num_evictions", "counter", "Answers dropped to make room", [({}, found.evicted)]),
+    ]
 
 
 def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:

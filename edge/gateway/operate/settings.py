@@ -20,8 +20,8 @@ from edge.gateway.errors import GatewayError
 from federated.tables import Fraction, Reader, Table
 
 __all__ = [
-    "REMOTE", "Access", "Batching", "Grpc", "Limits", "Logs", "Personal", "Repository", "Sequences", "Settings", "Tls",
-    "Traces", "Trust",
+    "REMOTE", "Access", "Batching", "Cache", "Grpc", "Limits", "Logs", "Personal", "Repository", "Sequences",
+    "Settings", "Tls", "Traces", "Trust",
 ]  # fmt: skip
 
 _BYTES = "bytes, from 1 to 2^50, such as 65536 or '64MiB'"
@@ -103,6 +103,13 @@ class Batching(_Section, frozen=True):
     """Deadline in seconds of requests that set none; 0: none."""
 
 
+class Cache(_Section, frozen=True):
+    """Answers that are kept, for models with `response_cache = {enable = true}`."""
+
+    bytes: SizeOrNone = 0
+    """Most bytes of all answers; 0: none are kept."""
+
+
 class Limits(_Section, frozen=True):
     """Limits for clients."""
 
@@ -122,6 +129,10 @@ class Limits(_Section, frozen=True):
     """Most connections of one address, trusted proxies excepted; 0: half of all."""
     bodies: SizeOrNone = 0
     """Most bytes of all bodies and replies together; 0: 16 bodies, or a quarter of the memory that is left."""
+    regions: Count = 64
+    """Most regions of shared memory that may be registered at once."""
+    region_bytes: Size = 1 << 30
+    """Most bytes of all of them together."""
 
 
 class Grpc(_Section, frozen=True):
@@ -165,6 +176,8 @@ class Access(_Section, frozen=True):
     """Who may load and unload models: clients on this machine; holders of a token with `manage`; nobody."""
     metrics: Literal["open", "loopback", "token", "off"] = "open"
     """Who may read metrics and the status page; `token`: with the scope `metrics`."""
+    shared_memory: Literal["off", "loopback"] = "off"
+    """Who may register shared memory: clients on this machine, with a token of scope `memory` if there are tokens."""
     cors: Origins = ()
     """Origins of web pages that a browser allows to read replies (CORS)."""
 
@@ -223,6 +236,7 @@ class Settings(_Section, frozen=True):
     repository: Repository = Repository()
     trust: Trust = Trust()
     batching: Batching = Batching()
+    cache: Cache = Cache()
     limits: Limits = Limits()
     grpc: Grpc = Grpc()
     tls: Tls = Tls()

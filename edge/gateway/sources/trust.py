@@ -39,8 +39,12 @@ class Trust:
         try:
             return keys.check(bundle.opened(data), self.keys, self._clock(), model, version).name
         except keys.TrustError as error:
-            self.refused += 1
-            raise Untrusted(400, f"model {model!r}, version {version}: {error}") from None
+            raise self.refusal(model, version, str(error)) from None
+
+    def refusal(self, model: str, version: int, reason: str) -> Untrusted:
+        """The error for what may not be served, which is counted."""
+        self.refused += 1
+        return Untrusted(400, f"model {model!r}, version {version}: {reason}")
 
     def holds(self, data: memoryview | bytes) -> bool:
         """Whether a bundle that was trusted when it was loaded still is: a key that was removed is not trusted any

@@ -18,6 +18,7 @@ from lite_runtime import bundle
 from lite_runtime.bundle import signing
 from lite_runtime.bundle.signatures import signatures_of
 from lite_runtime.bundle.signing import with_signatures
+from tests.edge.gateway.ensembles.parts import document, put, step
 from tests.edge.gateway.live import Live, live
 from tests.edge.gateway.models.conftest import tiny
 from tests.edge.gateway.sources.oci_servers import Spec
@@ -99,6 +100,30 @@ def test_what_is_served_and_what_is_not(root: Path, tmp_path: Path) -> None:
         there.call(there.gateway.load("sent", body))
     log = there.log.getvalue()
     assert "version refused" in log and "without a signature" in log and "signer=release" in log
+
+
+def test_ensembles_are_not_signed_and_not_served(root: Path, tmp_path: Path) -> None:
+    """Also those of models that are: an ensemble of one model would serve it under another name."""
+    private, public = key(tmp_path, "release")
+    data = signing.signed(tiny(2.0), private, model="mine")
+    place(root, "mine", data)
+    port = bundle.read(data).signatures["predict"]
+    names = [{end.name: end.name} for end in (*port.inputs, *port.outputs)]
+    graph = document([*names[0]], [*names[1]], step("mine", *names))
+    put(root / "other" / "ensemble.json", graph)
+    with live(root) as there:
+        assert states(there)["other", "1"] == ("READY", "")
+    with live(root, trust__keys=public) as there:
+        assert states(there)["mine", "1"][0] == "READY"
+        state, reason = states(there)["other", "1"]
+        assert state != "READY" and "got an ensemble, which is not signed" in reason
+        sent = {"parameters": {"file:1/ensemble.json": b64encode(json.dumps(graph).encode()).decode()}}
+        with pytest.raises(GatewayError, match="got an ensemble, which is not signed") as caught:
+            there.call(there.gateway.load("sent", sent))
+        assert caught.value.status == 400
+        there.call(there.gateway.repository.judge())  # tried again when keys change
+        assert states(there)["other", "1"][0] != "READY"
+        assert "msedge_untrusted_total 3" in there.gateway.metrics("")[0].decode()
 
 
 def test_keys_are_exchanged_while_serving(root: Path, tmp_path: Path) -> None:
