@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from converter.ir import build
 from converter.quantize.calibration import calibrate, exact
 from converter.quantize.calibration.calibrate import Params, Range
 from converter.quantize.calibration.data import Samples
@@ -29,7 +30,8 @@ from converter.quantize.calibration.simulation import Simulation
 from converter.quantize.record import Record
 from converter.quantize.schemes import Plan, fixed_params
 from converter.quantize.state import WAYS, State, Way
-from lite_runtime.graph import Array
+from lite_runtime import reference
+from lite_runtime.graph import Array, Node
 
 __all__ = ["choose", "groups", "parameters"]
 
@@ -79,10 +81,25 @@ def _stepped(members: list[ir.Value], state: State, dtype: str) -> Params | None
 
 def _range(value: ir.Value, state: State, dtype: str, way: Way) -> Range:
     seen, open_to = state.statistics.get(value.name or "", Statistics()), state.options.method == "auto"
+    behind = _behind(value, state.plan)
     if not open_to or dtype != "int8":
-        return calibrate.choose(seen, state.options, dtype)
-    low, high = calibrate.choose(seen, replace(state.options, method=way.method), dtype)
+        return calibrate.choose(seen, state.options, dtype, behind)
+    low, high = calibrate.choose(seen, replace(state.options, method=way.method), dtype, behind)
     return Range(low * way.margin, high * way.margin)
+
+
+def _behind(value: ir.Value, plan: Plan) -> calibrate.Function | None:
+    """The function of one number that alone reads a tensor, if there is one."""
+    node = build.sole_use(value)
+    if node is None or node not in plan.integer or plan.integer[node].role != "table":
+        return None
+    attrs = {name: a.value for name, a in node.attributes.items()}
+    lite = Node(node.op_type, ("x", *("" for _ in node.inputs[1:])), ("y",), attrs)
+
+    def evaluate(x: Array) -> Array:
+        return np.asarray(reference.evaluate(lite, [x.astype(np.float32)])[0], np.float64)
+
+    return evaluate if len(node.inputs) == 1 else None
 
 
 def _union(a: Range, b: Range) -> Range:
