@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -95,7 +96,8 @@ def convnext(shape: Shape, classes: int, *, width: int = 32, blocks: Sequence[in
 
 
 def _next(b: Builder, x: ir.Value, name: str) -> ir.Value:
-    batch, channels, height, width = _dims(x)
+    batch, _, height, width = _dims(x)
+    channels = _channels(x)
     y = b.conv(x, channels, 7, group=channels, bias=True, name=f"{name}.depthwise")
     y = b.op("Transpose", y, perm=[0, 2, 3, 1], shape=(batch, height, width, channels))
     y = b.layer_norm(y, name=f"{name}.norm")
@@ -173,7 +175,7 @@ def recurrent(shape: Shape, classes: int, *, kind: str = "GRU", hidden: int = 64
         b.normal("state.weight", (1, gates * hidden, hidden), 0.1),
         b.weight("recurrent.bias", np.zeros((1, 2 * gates * hidden), np.float32)),
     ]
-    more = {"linear_before_reset": 1} if kind == "GRU" else {}
+    more: dict[str, Any] = {"linear_before_reset": 1} if kind == "GRU" else {}
     y = b.op(kind, y, *weights, hidden_size=hidden, shape=(steps, 1, batch, hidden), **more)
     last = b.op("Gather", y, b.weight("last", np.array(-1)), axis=0, shape=(1, batch, hidden))
     last = b.op("Squeeze", last, b.weight("direction", np.array([0])), shape=(batch, hidden))

@@ -100,7 +100,7 @@ def train(network: Network, data: Path, folder: Path) -> Path:
         for step, rows in enumerate(order[: steps * network.batch].reshape(steps, -1)):
             done = (epoch + step / steps) / network.epochs
             rate = np.float32(network.rate * (1 + np.cos(np.pi * done)) / 2)
-            learner.load_state_dict({"hyper/learning_rate": rate}, strict=False)
+            learner.load_state_dict({"hyper/learning_rate": np.asarray(rate)}, strict=False)
             rows = np.sort(rows)
             total += float(learner.run({"x": x[rows], "labels": labels[rows]}, "train_step")["loss"])
         print(f"{network.name}: epoch {epoch + 1}, loss {total / steps:.4f}", file=sys.stderr, flush=True)

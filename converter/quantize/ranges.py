@@ -27,13 +27,14 @@ from converter.quantize.calibration.effort import affordable, run_seconds
 from converter.quantize.calibration.lattice import lattice
 from converter.quantize.calibration.observe import Runner, Statistics, channel_axis, channels, enough, observe
 from converter.quantize.calibration.simulation import Simulation
+from converter.quantize.options import Options
 from converter.quantize.record import Record
-from converter.quantize.schemes import Plan, fixed_params
+from converter.quantize.schemes import Plan, fixed_params, plan
 from converter.quantize.state import WAYS, State, Way
 from lite_runtime import reference
 from lite_runtime.graph import Array, Node
 
-__all__ = ["choose", "groups", "parameters"]
+__all__ = ["choose", "groups", "noise", "parameters"]
 
 _WORTH = 0.02
 """The least gain of a way for all tensors over the first, in powers of ten: less is chance."""
@@ -44,6 +45,8 @@ _SECONDS = 4.0
 _ROWS = 64
 _FEWEST = 6
 """Rows from which a trial of one tensor is more than chance."""
+_FEW = (Way("mse"), Way("percentile", 1.1), Way("minmax"))
+"""The ways that `noise` tries."""
 _CORRECTED_ROWS = 8
 """Rows that the mean errors of channels come from."""
 _NEAR = 0.02
@@ -123,8 +126,10 @@ class _Half:
 
 def choose(state: State) -> None:
     """Choose `state.way` and `state.ways`."""
+    assert state.samples is not None
     known = groups(state.plan)
-    halves = [_half(state, known, index) for index in (0, 1)]
+    parts = [state.samples.part(index, 2) for index in (0, 1)]
+    halves = [_half(state, known, *pair) for pair in (parts, reversed(parts))]
     search = _Search(state, known, halves)
     state.way = search.for_all()
     state.ways = search.for_each(state.way)
@@ -134,9 +139,17 @@ def choose(state: State) -> None:
     }  # fmt: skip
 
 
-def _half(state: State, known: Mapping[ir.Value, list[ir.Value]], index: int) -> _Half:
-    assert state.samples is not None
-    fitted, held = state.samples.part(index, 2), state.samples.part(1 - index, 2).first(_ROWS)
+def noise(model: ir.Model, options: Options, fitted: Samples, held: Samples) -> float:
+    """The noise on rows `held` if `fitted` are the calibration rows, log10(noise / signal), in the best of a few ways
+    for all tensors. Weights are rounded to the nearest; means of errors do not count."""
+    state = State(model, options, fitted, Record("trial"), plan=plan(model, options))
+    known = groups(state.plan)
+    search = _Search(state, known, [_half(state, known, fitted, held)])
+    return min(search.errors(_FEW).values())
+
+
+def _half(state: State, known: Mapping[ir.Value, list[ir.Value]], fitted: Samples, held: Samples) -> _Half:
+    held = held.first(_ROWS)
     trial = State(state.model, state.options, fitted, Record("trial"), plan=state.plan)
     names = {value: value.name or "" for value in state.plan.tensors}
     runner = Runner(state.model, names.values())
@@ -171,13 +184,20 @@ class _Search:
         self._simulation = Simulation(state.model, state.plan, state.weights)
         self._runs = int(_SECONDS / max(4 * run_seconds(state.model), 1e-3))
 
+    def errors(self, ways: Iterable[Way]) -> dict[Way, float]:
+        """The noise of these ways for all tensors, without those that give the same ranges as an earlier one."""
+        found: list[Way] = []
+        for way in ways:
+            if not any(self._alike(way, other) for other in found):
+                found.append(way)
+        rows = affordable(self._runs, len(self._halves) * len(found), 2, _ROWS)
+        return {w: float(np.mean(self._noise(dict.fromkeys(self._known, w), rows))) for w in found}
+
     def for_all(self) -> Way:
         """The way with the least noise for all tensors, if it is worth it."""
-        ways = [w for i, w in enumerate(WAYS) if not any(self._alike(w, other) for other in WAYS[:i])]
-        rows = affordable(self._runs, 2 * len(ways), 2, _ROWS)
-        errors = {way: sum(self._noise(dict.fromkeys(self._known, way), rows)) / 2 for way in ways}
+        errors = self.errors(WAYS)
         best = min(errors, key=lambda way: errors[way])
-        return best if errors[best] < errors[ways[0]] - _WORTH else ways[0]
+        return best if errors[best] < errors[WAYS[0]] - _WORTH else WAYS[0]
 
     def for_each(self, usual: Way) -> dict[str, Way]:
         """The tensors, by name, for which another way than `usual` is better, one after the other in graph order."""

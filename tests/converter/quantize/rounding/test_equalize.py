@@ -110,9 +110,7 @@ def minded(name: str) -> Builder:
     return b
 
 
-@pytest.mark.parametrize(
-    "name", ("shifted clip", "sigmoid", "residual", "second reader", "softmax", "computed factor")
-)
+@pytest.mark.parametrize("name", ("shifted clip", "sigmoid", "residual", "second reader", "softmax", "computed factor"))
 def test_operators_that_depend_on_scale_end_a_path(name):
     b = minded(name)
     outputs = [b.nodes[-1].output[0]] + [n.output[0] for n in b.nodes if n.op_type == "Tanh"]
