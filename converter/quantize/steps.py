@@ -22,7 +22,13 @@ from lite_runtime.graph import Array
 __all__ = ["STEPS", "equalise"]
 
 _WORTH = 0.02
-"""The least gain of a trial, in powers of ten: less is chance."""
+"""The least gain of equalisation, in powers of ten: less is chance."""
+_LOST = 0.5
+"""The most that equalisation may add to the noise of the rows with the largest errors, likewise: those with values that
+were never seen."""
+_ENOUGH = -4.3
+"""Noise, likewise, below which there is nothing to gain but clipped values: MLPerf Tiny's autoencoder lost 0.6 points
+of its AUC, because anomalies are larger than everything in calibration data."""
 
 
 def equalise(model: ir.Model, samples: Samples, options: Options) -> int:
@@ -30,15 +36,22 @@ def equalise(model: ir.Model, samples: Samples, options: Options) -> int:
     layers scaled.
 
     The trial calibrates on every other row and evaluates on the rows between: equalised channels all fill their range,
-    so unseen larger values are clipped in more places at once.
+    so unseen larger values are clipped in more places at once. A single such row would decide a sum over rows, so the
+    mean of the rows' own ratios does: by the sum, motion's separable network lost 1.4 dB on 64 rows, and gained 0.8 dB
+    on 2,584 others.
     """
+    if not equalize.links(model):
+        return 0
     fitted, held = samples.part(0, 2), samples.part(1, 2)
+    before = ranges.noise(model, options, fitted, held)
     copy = model.clone()
     build.adopt(copy)
-    if not equalize.run(copy, equalize.measure(model, fitted)):
+    if before.total < _ENOUGH or not equalize.run(copy, equalize.measure(model, fitted)):
         return 0
-    before, after = (ranges.noise(candidate, options, fitted, held) for candidate in (model, copy))
-    return equalize.run(model, equalize.measure(model, samples)) if after < before - _WORTH else 0
+    after = ranges.noise(copy, options, fitted, held)
+    if after.rows > before.rows - _WORTH or after.total > before.total + _LOST:
+        return 0
+    return equalize.run(model, equalize.measure(model, samples))
 
 
 def _unpack(state: State) -> None:

