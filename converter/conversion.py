@@ -26,7 +26,7 @@ from converter.ir import build, kept, quantization
 from converter.ir.shapes import agree
 from converter.lowering import halve_weights, lower, narrow_products, need_storable, pack_narrow
 from converter.lowering.table import lite_op
-from converter.pass_lists import PREPARE, REST, STATIC, WIDEN, Shapes, optimize, upgraded
+from converter.pass_lists import PLAIN, PREPARE, REST, STATIC, WIDEN, Shapes, optimize, upgraded
 from converter.passes import widen
 from converter.passes.integer import left_float
 from converter.quantize import MODES, Mode, Options, Samples, calibration_data, integer_ends, run_steps
@@ -121,7 +121,7 @@ def convert(
             model = _quantize(model, options, samples, accuracy, report, explain, progress)
             models = dict.fromkeys(models, model)
     if to == "onnx":
-        data = _export(output, _only(models, options, to), options)
+        data = _export(output, _only(models, options, to), options, report)
     else:
         _fix_state(models, learning)
         described = {**quantization.metadata({s: quantization.ends(m) for s, m in models.items()}), **described}
@@ -354,7 +354,8 @@ def _used(
     return "exact"
 
 
-def _export(output: str | os.PathLike[str] | None, model: ir.Model, options: Options) -> bytes:
+def _export(output: str | os.PathLike[str] | None, model: ir.Model, options: Options, report: Report) -> bytes:
+    report.passes += optimize(model, PLAIN)
     data = export.onnx_bytes(model, halve=options.mode == "fp16")
     if output is not None:
         write_atomically(output, data, ConvertError)
