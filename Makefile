@@ -22,7 +22,8 @@ READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 
 # What reads files and messages or decides what may run, quick enough to be tested twice.
-CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_runtime/graph \
+CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_runtime/test_signatures.py \
+  tests/lite_runtime/graph \
   tests/lite_runtime/native/test_build.py tests/lite_runtime/native/test_link.py \
   tests/lite_runtime/native/test_trust.py tests/lite_runtime/native/test_tuning.py \
   tests/lite_runtime/running/test_kept.py tests/federated/messages tests/federated/client/test_state.py \
@@ -32,7 +33,7 @@ CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_run
 # Tests start hundreds of processes. Without bytecode each of them, and each worker, compiles all sources again.
 demo test test-latest test-optimized: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-latest test-optimized lint bench accuracy clean help
+.PHONY: demo test test-latest test-optimized lint bench accuracy release clean help
 
 demo: $(READY) ## Train, convert, verify and run a small network on real digits
 	@$(BIN)/msedge demo
@@ -67,6 +68,9 @@ bench: $(READY_DEV) ## Every model in MODELS and networks built here against eve
 
 accuracy: $(READY_DEV) ## What int8 costs on MODELS with real DATA, ours and others', as a Markdown table
 	@$(BIN)/python -m benchmarks.accuracy --models $(MODELS) --data $(DATA)
+
+release: $(READY_DEV) ## All wheels of the last commit and their checksums, into dist
+	@$(BIN)/python wheels/release.py dist
 
 clean: ## Remove .venv and everything tools left behind
 	rm -rf .venv .venv-latest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

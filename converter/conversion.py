@@ -26,7 +26,8 @@ from converter.ir import build, kept, quantization
 from converter.ir.shapes import agree
 from converter.lowering import halve_weights, lower, narrow_products, need_storable, pack_narrow
 from converter.lowering.table import lite_op
-from converter.pass_lists import PREPARE, REST, STATIC, Shapes, optimize, upgraded
+from converter.pass_lists import PLAIN, PREPARE, REST, STATIC, WIDEN, Shapes, optimize, upgraded
+from converter.passes import widen
 from converter.passes.integer import left_float
 from converter.quantize import MODES, Mode, Options, Samples, calibration_data, integer_ends, run_steps
 from converter.quantize.accuracy.evaluation import Accuracy, within
@@ -103,8 +104,7 @@ def convert(
     variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options, _used(arithmetic, integers, loaded))
-    for model in models.values():
-        need_storable(model)
+    _need_storable(models, widening=to != "onnx" or options.mode not in ("none", "fp16"), report=report)
     samples: Samples | None = None
     learning = _Learning(uses=variables.uses, state=variables.initial)
     if trainable is not None:
@@ -121,7 +121,7 @@ def convert(
             model = _quantize(model, options, samples, accuracy, report, explain, progress)
             models = dict.fromkeys(models, model)
     if to == "onnx":
-        data = _export(output, _only(models, options, to), options)
+        data = _export(output, _only(models, options, to), options, report)
     else:
         _fix_state(models, learning)
         described = {**quantization.metadata({s: quantization.ends(m) for s, m in models.items()}), **described}
@@ -137,6 +137,14 @@ def convert(
     report.bundle_bytes = len(data)
     report.seconds = time.perf_counter() - start
     return Conversion(data, report)
+
+
+def _need_storable(models: Mapping[str, ir.Model], widening: bool, report: Report) -> None:
+    """Refuse models that no bundle can hold. widening: then half precision becomes float32."""
+    for model in models.values():
+        need_storable(model)
+        if widening and widen.needed(model):
+            report.passes += optimize(model, WIDEN)
 
 
 def _declared(processing: Mapping[str, Any], models: Mapping[str, ir.Model], to: Format) -> dict[str, Any]:
@@ -346,7 +354,8 @@ def _used(
     return "exact"
 
 
-def _export(output: str | os.PathLike[str] | None, model: ir.Model, options: Options) -> bytes:
+def _export(output: str | os.PathLike[str] | None, model: ir.Model, options: Options, report: Report) -> bytes:
+    report.passes += optimize(model, PLAIN)
     data = export.onnx_bytes(model, halve=options.mode == "fp16")
     if output is not None:
         write_atomically(output, data, ConvertError)

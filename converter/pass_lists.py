@@ -34,11 +34,13 @@ from converter.passes import (
     permute_weights,
     qlinear_to_qdq,
     resolve_pads,
+    set_rows,
     simplify,
     sink_transposes,
     solve_reshapes,
     undo_dynamic,
     unroll,
+    widen,
 )
 from converter.passes.integer import INTEGER_PASSES
 from converter.passes.record import PassRecord
@@ -47,11 +49,13 @@ from converter.quantize.rounding import unpack
 __all__ = [
     "INTEGER",
     "PASSES",
+    "PLAIN",
     "PREPARE",
     "REST",
     "SHAPE",
     "STATIC",
     "TIDY",
+    "WIDEN",
     "Pass",
     "Shapes",
     "optimize",
@@ -69,6 +73,9 @@ class Pass(NamedTuple):
     run: Callable[[ir.Model], int]
 
 
+WIDEN: tuple[Pass, ...] = (Pass("widen halves", widen.run),)
+"""For models that msedge runs, before all other passes; those exported as they are keep their types."""
+
 PREPARE: tuple[Pass, ...] = (
     # constants and known shapes
     Pass("lift constants", cleanup.lift_constants),
@@ -77,6 +84,7 @@ PREPARE: tuple[Pass, ...] = (
     Pass("infer shapes", shapes.infer),
     Pass("solve reshapes", solve_reshapes.run),
     Pass("simplify", simplify.run),
+    Pass("set rows", set_rows.run),
     Pass("fold constants again", cleanup.fold_constants),
     Pass("common subexpressions", cleanup.common_subexpressions),
     Pass("drop unused", cleanup.unused),
@@ -90,12 +98,22 @@ PREPARE: tuple[Pass, ...] = (
 )
 """Passes after which the model still has only ONNX's own operators (except Silu), the form to quantise and export."""
 
+PLAIN: tuple[Pass, ...] = (
+    Pass("sink the source's transposes", sink_transposes.run_standard),
+    Pass("simplify what sank", movement.run),
+    Pass("drop what sank", cleanup.unused),
+)
+"""Passes that remove the Transposes of a source whose layout is not ONNX's, with ONNX's own operators: for exports,
+which other tools optimise and quantise."""
+
 STATIC: tuple[Pass, ...] = (
     Pass("undo dynamic quantisation", undo_dynamic.run),
     Pass("unpack weights", unpack.run),
     Pass("drop what they needed", cleanup.unused),
+    *PLAIN,
 )
-"""Passes before a static quantiser, which measures its own ranges."""
+"""Passes before a static quantiser, which measures its own ranges: it would quantise both results if a Transpose stood
+between a convolution and its activation (person detection: 27.9 dB; 33 dB without them)."""
 
 SHAPE: tuple[Pass, ...] = (
     Pass("integer products as contractions", qlinear_to_qdq.run),

@@ -8,6 +8,8 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from lite_runtime._extras import install_line
+
 if TYPE_CHECKING:
     from lite_runtime.errors import MissingExtraError
 
@@ -54,6 +56,8 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         ),
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
         "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway uses it to serve HTTP"),
+        "s3": Extra({"obstore": "obstore"}, "the gateway reads models in S3-compatible storage with it"),
+        "sign": Extra({"cryptography": "cryptography"}, "bundles are signed and their signatures checked with it"),
         "oidc": Extra({"jwt": "pyjwt"}, "the gateway verifies signed tokens with it"),
         "grpc": Extra(
             {"grpc": "grpcio", "google": "protobuf"}, "the gateway uses it to serve gRPC when grpc.port is set"
@@ -77,8 +81,8 @@ _EXTRA_OF = {module: name for name, extra in EXTRAS.items() for module in extra.
 
 
 def pip_line(extra: str) -> str:
-    """The command that installs `extra`."""
-    return f"pip install 'msedge[{extra}]'"
+    """The command that installs what `extra` lacks."""
+    return install_line(extra, list(EXTRAS[extra].packages.values()))
 
 
 def explain_missing(error: ModuleNotFoundError) -> MissingExtraError | None:
@@ -87,7 +91,10 @@ def explain_missing(error: ModuleNotFoundError) -> MissingExtraError | None:
     name = _EXTRA_OF.get(module)
     from lite_runtime.errors import MissingExtraError
 
-    return MissingExtraError(EXTRAS[name].packages[module], name, EXTRAS[name].why) if name else None
+    if name is None:
+        return None
+    extra = EXTRAS[name]
+    return MissingExtraError(extra.packages[module], name, extra.why, list(extra.packages.values()))
 
 
 def installed_version(distribution: str) -> str | None:

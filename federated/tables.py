@@ -140,7 +140,10 @@ def _converted(value: object, kind: type[T]) -> T:
     """Raises ValidationError or RecursionError for a value of another kind."""
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping) and not {*value} <= {*_keys(kind)}:
         raise msgspec.ValidationError("an unknown key")  # which msgspec ignores in a dataclass
-    return msgspec.convert(value, kind)
+    try:
+        return msgspec.convert(value, kind)
+    except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can name
+        raise msgspec.ValidationError(str(error)) from None
 
 
 def _is_taken(value: object, kind: Any) -> bool:

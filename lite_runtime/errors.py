@@ -3,6 +3,8 @@ fix."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "BundleError",
     "InputError",
@@ -53,8 +55,10 @@ class UnsupportedOpError(MsedgeError):
 
 
 class MissingExtraError(MsedgeError):
-    """An optional dependency is not installed; the text names the `pip install` line."""
+    """An optional dependency is not installed; the text names the `pip install` line of the extra's packages."""
 
-    def __init__(self, package: str, extra: str, why: str) -> None:
-        super().__init__(f"{package} is not installed; {why}. Install it with: pip install 'msedge[{extra}]'")
+    def __init__(self, package: str, extra: str, why: str, packages: Sequence[str] = ()) -> None:
+        from lite_runtime._extras import install_line
+
+        super().__init__(f"{package} is not installed; {why}. Install it with: {install_line(extra, packages)}")
         self.package, self.extra = package, extra

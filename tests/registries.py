@@ -91,8 +91,8 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
          "BlackmanWindow HammingWindow HannWindow MelWeightMatrix"),
         ("training graphs have losses and optimizers made of other operators", "family:losses"),
         ("NumPy computes it in a few native calls over whole arrays: copies, products, sums",
-         "BitCast CenterCropPad ReverseSequence Einsum Det Hardmax ArrayFeatureExtractor TensorScatter RotaryEmbedding "
-         "AffineGrid LpPool Col2Im MaxUnpool"),
+         "BitCast CenterCropPad ReverseSequence Einsum Det Inverse Hardmax ArrayFeatureExtractor TensorScatter "
+         "RotaryEmbedding AffineGrid LpPool Col2Im MaxUnpool"),
         ("none of the models of the comparison has it, and in NumPy it is slow: a kernel is worth adding with the "
          "first model that needs it",
          "CausalConvWithState DeformConv FlexAttention LinearAttention GridSample MaxRoiPool RoiAlign"),
@@ -130,9 +130,9 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
          "QLinearMatMul QLinearMul QLinearReduceMean QLinearResize QLinearSoftmax QLinearSub GroupedMatMul "
          "NarrowMatMul Unpack4"),
         ("its axes have fixed roles, and it has no form for others",
-         "Gemm Einsum ConvInteger MatMulInteger Col2Im DeformConv CausalConvWithState Det GlobalLpPool MaxUnpool "
-         "GroupNormalization LRN MeanVarianceNormalization trait:recurrent family:attention family:vision -Resize "
-         "family:losses family:gradients family:signal family:trees"),
+         "Gemm Einsum ConvInteger MatMulInteger Col2Im DeformConv CausalConvWithState Det Inverse GlobalLpPool "
+         "MaxUnpool GroupNormalization LRN MeanVarianceNormalization trait:recurrent family:attention family:vision "
+         "-Resize family:losses family:gradients family:signal family:trees"),
         ("its operands are no tensors, or its result is none", "family:sequences family:strings"),
         ("the graphs it runs have axes of their own", "trait:control"),
         ("what it draws for an element depends on the element's place", "family:random"),
@@ -173,7 +173,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("spectra span too many magnitudes for 8 bits", "family:signal"),
         ("it gives indices, or decodes images to bytes", "NonMaxSuppression NonMaxSuppressionPadded ImageDecoder"),
         ("no kernel computes it on integers: 8 bits would cost two conversions and save nothing",
-         "CenterCropPad Trilu CausalConvWithState Col2Im DeformConv Det Einsum MaxUnpool ArrayFeatureExtractor "
+         "CenterCropPad Trilu CausalConvWithState Col2Im DeformConv Det Inverse Einsum MaxUnpool ArrayFeatureExtractor "
          "Compress ScatterElements ScatterND TensorScatter TopK RotaryEmbedding AffineGrid GridSample MaxRoiPool "
          "RoiAlign"),
     ),
@@ -198,6 +198,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("the size of its result follows from values, and the backward graph needs sizes", "Compress"),
         ("its gradient divides by the operand, which may be 0", "CumProd"),
         ("its gradient needs an inverse matrix, which ONNX's operators cannot say", "Det"),
+        ("models invert matrices of cameras and poses, which are not trained", "Inverse"),
         ("its gradient needs an operator of ours and a kernel, as MaxPoolGrad, ConvWeightGrad and LSTMGrad are",
          "CausalConvWithState Col2Im DeformConv GridSample LinearAttention MaxRoiPool MaxUnpool RNN RoiAlign"),
         ("networks that are trained pool by the maximum or the mean", "LpPool GlobalLpPool"),
@@ -229,7 +230,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("TensorFlow Lite has no operator with this meaning",
          "Acos Acosh Asin Asinh Atanh BitwiseAnd BitwiseNot BitwiseOr CastLike Cosh IsInf IsNaN Mean Sinh Tan "
          "Celu Erf HardSigmoid Mish QuickGelu Selu Shrink Softplus Softsign SwiGLU Swish ThresholdedRelu "
-         "CenterCropPad EyeLike Flatten Trilu CausalConvWithState Col2Im DeformConv Det Einsum ConvInteger "
+         "CenterCropPad EyeLike Flatten Trilu CausalConvWithState Col2Im DeformConv Det Inverse Einsum ConvInteger "
          "CumProd GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxUnpool ReduceL1 ReduceLogSum "
          "ReduceLogSumExp ReduceSumSquare BatchNormalization GroupNormalization Hardmax InstanceNormalization "
          "MeanVarianceNormalization RMSNormalization ArrayFeatureExtractor Compress GatherElements ScatterElements "
@@ -243,6 +244,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("it is made by passes after those that an exported model has seen",
          "LookupTable QLinearAdd QLinearAveragePool QLinearConvTranspose QLinearGlobalAveragePool QLinearMul "
          "QLinearReduceMean QLinearResize QLinearSoftmax QLinearSub GroupedMatMul NarrowMatMul Unpack4"),
+        ("ONNX has nothing that splits text by regular expressions, or inverts matrices", "Tokenizer Inverse"),
         ("LiteRT's own arithmetic is kept in bundles alone", "FixedPointSigmoid FixedPointTanh Rescale"),
     ),
 }

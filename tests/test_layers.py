@@ -13,12 +13,12 @@ from tests.sources import ROOT, parsed, sources
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer",
-             "PIL", "aiohttp", "grpc", "jwt", "msgspec", "opentelemetry", "orjson"},
+             "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore", "opentelemetry", "orjson"},
     "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes",
               "msgspec", "numpy", "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn", "tensorboardX"},
     "federated": {"cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
-    "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
+    "lite_runtime": {"cryptography", "llvmlite", "ml_dtypes", "numba", "numpy"},
 }
 # A device has no compiler: these alone may name one. compile.py does so inside functions only.
 BUILD = "lite_runtime/native/compile.py"
@@ -81,7 +81,12 @@ ONLY = {
     "aiohttp": (HTTP,),
     "array_record": ("cloud/data/_grain.py",),
     "cloudpickle": ("cloud/data/reading/workers.py",),
-    "cryptography": ("federated/privacy/", "federated/vertical/matching.py"),
+    "cryptography": (
+        "federated/privacy/",
+        "federated/vertical/matching.py",
+        "lite_runtime/bundle/keys.py",
+        "lite_runtime/bundle/signing.py",
+    ),
     "flax": ("cloud/train/tasks/",),
     "flwr": (TRANSPORT,),
     "grain": ("cloud/data/_grain.py",),
@@ -90,6 +95,7 @@ ONLY = {
     "jwt": ("edge/gateway/access/issuer.py",),
     "llvmlite": COMPILING,
     "numba": COMPILING,
+    "obstore": ("edge/gateway/sources/s3.py",),
     "opentelemetry": ("edge/gateway/operate/",),
     "orbax": ("cloud/train/keeping/checkpoint.py",),
     "orjson": (GATEWAY,),

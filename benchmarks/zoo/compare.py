@@ -225,10 +225,14 @@ def _inputs(values: Sequence[Value], shapes: Shapes, ranges: Ranges) -> list[dic
     first, second, last = (draw(values, rng, shapes, ranges) for _ in range(3))
     low = {name: np.full_like(x, _limit(name, x, ranges, 0)) for name, x in first.items()}
     high = {
-        name: np.full_like(x, _limit(name, x, ranges, 1)) if name in ranges or not _real(x) else x * x.dtype.type(LARGE)
+        name: np.full_like(x, _limit(name, x, ranges, 1)) if name in ranges or not _real(x) else _large(x)
         for name, x in second.items()
     }
     return [first, second, low, high, last]
+
+
+def _large(x: Array) -> Array:
+    return np.asarray(x * x.dtype.type(LARGE))  # a product of arrays without dimensions is no array
 
 
 def _limit(name: str, x: Array, ranges: Ranges, side: int) -> Any:

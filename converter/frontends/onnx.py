@@ -8,7 +8,6 @@ nodes are in topological order, and every value has a name.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -22,6 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx_ir.passes import common as clean
 
 from converter.errors import ConvertError
+from converter.frontends.maps import unzip
 from converter.ir import build
 from lite_runtime.graph.verify import MAX_RANK
 
@@ -51,7 +51,7 @@ def load(source: Source) -> ir.Model:
     else:
         proto, folder = _proto(source)
         _check(proto, folder)
-        model = _deserialize(proto, folder)
+        model = _deserialize(unzip(proto), folder)
     return _normalise(model)
 
 
@@ -381,20 +381,17 @@ def _normalise(model: ir.Model) -> ir.Model:
             _nameless(value)
         if any(v.name is None for v in graph.inputs):
             raise ConvertError(f"graph {graph.name!r}: an input has no name")
-    quiet = logging.getLogger("onnx_ir.passes.common")
-    level, quiet.level = quiet.level, logging.ERROR
     try:
-        if model.functions:
-            clean.InlinePass()(model)
-            model.functions.clear()
-        clean.RemoveInitializersFromInputsPass()(model)
-        clean.TopologicalSortPass()(model)
+        with build.quiet():
+            if model.functions:
+                clean.InlinePass()(model)
+                model.functions.clear()
+            clean.RemoveInitializersFromInputsPass()(model)
+            clean.TopologicalSortPass()(model)
     except (ValueError, ir.passes.PreconditionError, ir.passes.PassError) as error:
         raise ConvertError(
             f"the model cannot be put in order: {error}; look for cycles and recursive functions"
         ) from error
-    finally:
-        quiet.level = level
     _name_sizes(model.graph)
     for node in build.nodes(model):
         node.version = None
@@ -406,11 +403,22 @@ def _normalise(model: ir.Model) -> ir.Model:
                 if not value.name:
                     used = value.uses() or value.is_graph_output()
                     value.name = build.fresh(graph, node.op_type) if used else ""
+    _shorten(model)
     _rename_hidden(model.graph, frozenset())
     for graph in build.graphs(model):
         if graph is not model.graph:
             _separate_outputs(graph)
     return model
+
+
+def _shorten(model: ir.Model) -> None:
+    """Names inside the model that no bundle can hold become shorter; those of its inputs and outputs are the user's."""
+    for graph in build.graphs(model):
+        for value in (*graph.initializers.values(), *(v for node in graph for v in node.outputs)):
+            if len(value.name or "") > build.LONGEST and not value.is_graph_output():
+                if (held := value.const_value) is not None:  # else the name of the caller's tensor would change too
+                    value.const_value = ir.Tensor(held.numpy(), dtype=held.dtype)
+                value.name = build.fresh(graph, value.name or "")
 
 
 def _separate_outputs(graph: ir.Graph) -> None:

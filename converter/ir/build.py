@@ -7,19 +7,23 @@ and replaces its results by new values. Names made here end in `~<number>` and n
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from converter.errors import ConvertError
+from lite_runtime.graph.verify import MAX_NAME
 from lite_runtime.operators import ONNX, OPERATORS, OURS
 
 __all__ = [
     "DOMAIN",
     "DOMAIN_VERSION",
+    "LONGEST",
     "Edit",
     "Shape",
     "adopt",
@@ -37,6 +41,7 @@ __all__ = [
     "nbytes",
     "nested",
     "nodes",
+    "quiet",
     "rank",
     "refresh_constants",
     "same_dims",
@@ -55,6 +60,8 @@ DOMAIN = OURS
 DOMAIN_VERSION = 1
 _OWN_NAME = re.compile(r"~(\d+)$")
 _COUNTER = "msedge.names"
+LONGEST = MAX_NAME - 64
+"""The most characters of a name that a model's own names leave for what marks them as new."""
 _WITH_GRAPHS = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 
 
@@ -93,6 +100,20 @@ def _names(graph: ir.Graph) -> Iterator[str]:
         yield from (v.name or "" for v in node.outputs)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The libraries log what they skip as warnings; skipping is fine here."""
+    loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def adopt(model: ir.Model) -> None:
     """Prepare a model for `Edit`: one counter of fresh names for all its graphs, our own domain imported."""
     model.graph.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
@@ -128,8 +149,8 @@ def refresh_constants(model: ir.Model) -> None:
 
 
 def fresh(graph: ir.Graph, hint: str) -> str:
-    """A name that no value of the whole (adopted) model has; deterministic."""
-    return f"{_OWN_NAME.sub('', hint) or 'value'}~{next(graph.meta[_COUNTER])}"
+    """A name that no value of the whole (adopted) model has; deterministic. Of a long hint, its start."""
+    return f"{_OWN_NAME.sub('', hint)[:LONGEST] or 'value'}~{next(graph.meta[_COUNTER])}"
 
 
 def array(value: ir.Value | None) -> np.ndarray | None:

@@ -206,9 +206,10 @@ _OURS = ("layout", "activation", "activation_min", "activation_max", "transB", "
 
 def _by_onnx(op: str, node: ir.Node, operands: Sequence[ir.Value | None]) -> Shape | None:
     """The result that ONNX's own rule for `op` infers for float operands with these shapes."""
-    if attr(node, "layout", "NCHW") != "NCHW" or dims(operands[0]) is None:
+    first, last = dims(operands[0]), attr(node, "layout", "NCHW") == "NHWC"
+    if first is None or (last and len(first) < 3):
         return None
-    shapes = [dims(v) for v in operands]
+    shapes = [(first[0], first[-1], *first[1:-1]) if last else first, *(dims(v) for v in operands[1:])]
     if attr(node, "transB", 0) and shapes[1] is not None:
         shapes[1] = (*shapes[1][:-2], shapes[1][-1], shapes[1][-2])
     names = [f"operand{i}" if v is not None else "" for i, v in enumerate(operands)]
@@ -232,7 +233,8 @@ def _by_onnx(op: str, node: ir.Node, operands: Sequence[ir.Value | None]) -> Sha
         return None
     if not found.HasField("shape"):
         return None
-    return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in found.shape.dim]
+    shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in found.shape.dim]
+    return [shape[0], *shape[2:], shape[1]] if last else shape
 
 
 @lru_cache(maxsize=64)
@@ -242,6 +244,7 @@ def _schema(op: str) -> onnx.defs.OpSchema:
 
 RULES: Mapping[str, Rule] = {
     **{op: _as_input for op in having("elementwise") if build.domain_of(op) == build.DOMAIN},
+    "Inverse": _as_input,
     "LookupTable": _look_up,
     "Rescale": _rescale,
     "DynamicQuantizeLinear": _dynamic_quantize,

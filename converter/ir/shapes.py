@@ -166,7 +166,8 @@ def _skeleton(model: ir.Model, declared: bool = True) -> onnx.ModelProto:
             graph.initializers.pop(value.name or "")
             value.const_value = None
             graph.inputs.append(value)
-        proto = ir.serde.serialize_model(model)
+        with build.quiet():  # a shape whose type is not known yet is left out
+            proto = ir.serde.serialize_model(model)
         hidden = _hide(graph, proto.graph, declared)
         return _import_all(proto, {n.domain for n in build.nodes(model)} | ({_HIDDEN} if hidden else set()))
     except ir.serde.SerdeError as error:

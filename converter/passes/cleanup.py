@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 
 import onnx_ir as ir
@@ -21,24 +18,10 @@ FOLD_UP_TO = 1 << 20
 """The most elements of a result for which a constant expression is evaluated (more if the result is smaller)."""
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The libraries log what they skip as warnings; skipping is fine here."""
-    loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 def _apply(model: ir.Model, *passes: ir.passes.PassBase) -> int:
     before = _size(model)
     changed = 0
-    with _quiet():
+    with build.quiet():
         for step in passes:
             try:
                 changed += bool(step(model).modified)

@@ -1,4 +1,4 @@
-"""Operators of onnxruntime (domains com.microsoft and com.microsoft.nchwc) become ONNX's own.
+"""Operators of onnxruntime (domains com.microsoft and com.microsoft.nchwc, and some of ONNX's) become ONNX's own.
 
 `ENTRIES` is the table, with the rows of `contrib_attention`, `contrib_blocked`, `contrib_quantized`,
 `contrib_recurrent` and `qlinear_to_qdq`. An operator whose form has no equivalent here stays, and the lowering names
@@ -250,6 +250,63 @@ def _scaled_silu(node: ir.Node) -> bool:
     return True
 
 
+# operators of ONNX's experimental past, which onnxruntime still runs under ONNX's own domain
+
+
+def _affine(outer: tuple[str, float], inner: tuple[str, float], op: str | None = None) -> Entry:
+    """outer * op(inner * x), or outer * x + inner without `op`. outer, inner: an attribute and its default."""
+
+    def entry(node: ir.Node) -> bool:
+        x = node.inputs[0]
+        if x is None or x.dtype is None:
+            return False
+        edit = Edit(node)
+        a, b = (edit.scalar_like(float(attr(node, name, default)), x) for name, default in (outer, inner))
+        if op is None:
+            edit.replace(edit.op("Add", [edit.op("Mul", [x, a]), b]))
+        else:
+            edit.replace(edit.op("Mul", [edit.op(op, [edit.op("Mul", [x, b])]), a]))
+        return True
+
+    return entry
+
+
+def _scale(node: ir.Node) -> bool:
+    x = node.inputs[0]
+    if x is None or x.dtype is None:
+        return False
+    edit = Edit(node)
+    edit.replace(edit.op("Mul", [x, edit.scalar_like(float(attr(node, "scale", 1.0)), x)]))
+    return True
+
+
+def _image_scaler(node: ir.Node) -> bool:
+    """scale * x + a number of each channel."""
+    x = node.inputs[0]
+    if x is None or x.dtype is None:
+        return False
+    edit = Edit(node)
+    bias = np.array(attr(node, "bias", (0.0,)), x.dtype.numpy()).reshape(1, -1, 1, 1)
+    scaled = edit.op("Mul", [x, edit.scalar_like(float(attr(node, "scale", 1.0)), x)])
+    edit.replace(edit.op("Add", [scaled, edit.const(bias)]))
+    return True
+
+
+def _crop(node: ir.Node) -> bool:
+    """What is left of images without borders at the left, top, right and bottom; `scale`: its height and width."""
+    border, size = [list(map(int, attr(node, name, ()))) for name in ("border", "scale")]
+    if len(border) != 4 or len(size) not in (0, 2):
+        return False
+    left, top, right, bottom = border
+    ends = [top + size[0], left + size[1]] if size else [-bottom or _END, -right or _END]
+    edit = Edit(node)
+    edit.replace(edit.op("Slice", [node.inputs[0], edit.ints([top, left]), edit.ints(ends), edit.ints([2, 3])]))
+    return True
+
+
+_END = 2**62
+
+
 _OWN: Mapping[str, Entry] = {
     "BiasGelu": _gelu("none"),
     "CDist": _distances,
@@ -278,7 +335,19 @@ _OWN: Mapping[str, Entry] = {
     **contrib_recurrent.ENTRIES,
 }
 
+_ONNX: Mapping[str, Entry] = {
+    "Affine": _affine(("alpha", 1.0), ("beta", 0.0)),
+    "Crop": _crop,
+    "DynamicSlice": _renamed("Slice"),
+    "ImageScaler": _image_scaler,
+    "ParametricSoftplus": _affine(("alpha", 1.0), ("beta", 1.0), "Softplus"),
+    "Scale": _scale,
+    "ScaledTanh": _affine(("alpha", 1.0), ("beta", 1.0), "Tanh"),
+    "SimplifiedLayerNormalization": _simplified_norm,
+}
+
 ENTRIES: Mapping[tuple[str, str], Entry] = {
+    **{("", op): entry for op, entry in _ONNX.items()},
     **{(CONTRIB, op): entry for op, entry in _OWN.items()},
     **{key: entry for key, entry in qlinear_to_qdq.ENTRIES.items() if key[0] == CONTRIB},
 }

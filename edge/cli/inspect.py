@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edge.cli.errors import CHECK_FAILED
 from edge.cli.options import Bundle as BundlePath
 from edge.cli.options import Custom, InputShapes, Json, read_shapes
-from edge.cli.output import bytes_text, console, emit, shape_text, table
+from edge.cli.output import bytes_text, console, emit, say, shape_text, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,6 +36,10 @@ def inspect(
         bool, typer.Option("--program", help="Instead, the native program of each function as this machine runs it.")
     ] = False,
     custom: Custom = None,
+    trust: Annotated[
+        list[Path] | None,
+        typer.Option("--trust", metavar="FILE", help="A public key that must have signed it; repeatable."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show a bundle's graph, weights and origin, or the program it is planned as."""
@@ -42,6 +47,7 @@ def inspect(
     from lite_runtime import bundle as bundles
 
     made = bundles.read(bundle)
+    signed = _signed(made, trust or [], as_json)
     graphs = _chosen(made, signature)
     if program:
         plans = {name: _planned(graph, shapes) for name, graph in graphs.items()}
@@ -54,11 +60,32 @@ def inspect(
         return
     if as_json:
         signatures = {name: _as_json(made, name, shapes) for name in graphs}
-        emit({**_facts(bundle, made), "state": _state_json(made), "signatures": signatures})
+        emit({**_facts(bundle, made), "signed_by": signed, "state": _state_json(made), "signatures": signatures})
         return
     out = console()
-    for part in _render(bundle, made, graphs, shapes, wide=out.width >= WIDE):
+    for part in _render(bundle, made, graphs, shapes, signed, wide=out.width >= WIDE):
         out.print(part)
+
+
+def _signed(bundle: Bundle, trust: list[Path], as_json: bool) -> list[str]:
+    """Who has signed a bundle, as text. If keys are given and none of them has, ends the command."""
+    from lite_runtime.bundle import File, keys
+    from lite_runtime.bundle.signatures import signatures_of
+
+    file = File(bundle.digest, bundle.sections, bundle.data)
+    if trust:
+        import time
+
+        known = [keys.public_key(path) for path in trust]
+        try:
+            key = keys.check(file, known, time.time())
+        except keys.TrustError as error:
+            say(f"error: {error}")
+            if as_json:
+                emit({"error": {"kind": "TrustError", "message": str(error), "next": None}})
+            raise typer.Exit(CHECK_FAILED) from None
+        return [f"{key.name} ({keys.short(key.key)}), valid"]
+    return [f"{keys.short(one.key)}, not checked without --trust" for one in signatures_of(file)]
 
 
 def _chosen(bundle: Bundle, signature: str | None) -> Mapping[str, Graph]:
@@ -112,11 +139,17 @@ def _as_json(bundle: Bundle, name: str, shapes: Mapping[str, tuple[int, ...]]) -
 
 
 def _render(
-    path: Path, bundle: Bundle, graphs: Mapping[str, Graph], shapes: Mapping[str, tuple[int, ...]], *, wide: bool
+    path: Path,
+    bundle: Bundle,
+    graphs: Mapping[str, Graph],
+    shapes: Mapping[str, tuple[int, ...]],
+    signed: list[str],
+    *,
+    wide: bool,
 ) -> Iterable[RenderableType]:
     from edge.measuring.describe import rows
 
-    yield _head(path, bundle)
+    yield _head(path, bundle, signed)
     if bundle.state:
         yield _state(bundle)
     for name, graph in graphs.items():
@@ -124,12 +157,13 @@ def _render(
         yield _nodes(list(rows(graph, shapes)), wide)
 
 
-def _head(path: Path, bundle: Bundle) -> RenderableType:
+def _head(path: Path, bundle: Bundle, signed: list[str]) -> RenderableType:
     rows = table("", "", "", fold=("",))
     rows.show_header = False
     rows.box = None
     rows.add_row("file", f"{path} ({bytes_text(len(bundle.data))})")
     rows.add_row("digest", bundle.digest)
+    rows.add_row("signed by", "; ".join(signed) or "nobody")
     rows.add_row("sections", ", ".join(f"{name} {bytes_text(s.size)}" for name, s in bundle.sections.items()))
     rows.add_row("golden", ", ".join(bundle.golden) or "none")
     for facts in (bundle.provenance, bundle.metadata):

@@ -32,8 +32,8 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL…]",
-            help="M.mslite, NAME=M.mslite, a folder of models, or a registry's http(s)://… address. Any setting that"
-            " --print-config shows can be given as --SECTION-KEY VALUE.",
+            help="M.mslite, an ensemble's file, NAME=FILE, a folder of models, or a registry (http(s)://…, oci://…,"
+            " s3://…). Any setting that --print-config shows can be given as --SECTION-KEY VALUE.",
         ),
     ] = None,
     host: Annotated[
@@ -121,11 +121,12 @@ def _look(settings: Settings) -> None:
 
 def _tell_of_kernels() -> None:
     """Warn if models run on NumPy."""
+    from edge.extras import pip_line
     from lite_runtime.native.build import available
     from lite_runtime.native.target import host
 
     if not available():
-        fix = "pip install 'msedge[jit]'" if host() else "there are none for this processor yet"
+        fix = pip_line("jit") if host() else "there are none for this processor yet"
         say(f"warning: no native kernels; models run on NumPy, several times slower: {fix}")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lite_runtime.errors import MsedgeError
+from lite_runtime.errors import InputError, MsedgeError
 
-__all__ = ["GatewayError"]
+__all__ = ["GatewayError", "told"]
 
 
 class GatewayError(MsedgeError):
@@ -19,3 +19,14 @@ class GatewayError(MsedgeError):
     def __init__(self, status: int, text: str, *, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.status, self.retry_after = status, retry_after
+
+
+def told(error: BaseException) -> tuple[int, str, float | None]:
+    """What a client is told of an error: the status, the text, and seconds until a retry makes sense."""
+    if isinstance(error, GatewayError):
+        return error.status, str(error), error.retry_after
+    if isinstance(error, InputError):
+        return 400, str(error), None
+    if isinstance(error, MsedgeError):
+        return 500, str(error), None
+    return 500, "internal server error; the gateway's log has the details", None

@@ -27,7 +27,7 @@ class Form(Protocol):
 
     def write(
         self, model: str, version: str, request: Request, outputs: Mapping[str, Array], ports: Ports,
-        notes: Mapping[str, Any], labels: Sequence[str] | None,
+        notes: Mapping[str, Any], labels: Mapping[str, Sequence[str]],
     ) -> Reply:  # fmt: skip
         """The reply: see `protocol.response.write`."""
 

@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import ctypes
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
 from math import inf, isfinite
-from pathlib import Path
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from edge.gateway.access.addresses import is_loopback
 from edge.gateway.access.gate import Gate
-from edge.gateway.access.grants import Grant
+from edge.gateway.access.grants import ANYBODY, Grant
 from edge.gateway.access.peers import Peers
 from edge.gateway.adjust import Adjust
 from edge.gateway.batching.admission import Limits
 from edge.gateway.batching.runner import LADDER, ModelRunner, Runner
 from edge.gateway.batching.scheduler import Scheduler
+from edge.gateway.cache import ResponseCache
+from edge.gateway.ensembles.ensemble import Target, as_target
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.infer import Exchange, refused
@@ -30,6 +32,7 @@ from edge.gateway.models.describe import metadata
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.repository import Options, Repository
 from edge.gateway.models.served import Served, Shapes
+from edge.gateway.models.serving import Serving
 from edge.gateway.models.uploads import files_of
 from edge.gateway.operate.exposition import expose
 from edge.gateway.operate.logs import Log, RequestIds
@@ -41,19 +44,22 @@ from edge.gateway.operate.traces import continued, tracer
 from edge.gateway.pages.openapi import document
 from edge.gateway.pages.status import status
 from edge.gateway.personal.heads import GLOBAL, check_device
+from edge.gateway.protocol.layout import Shared
 from edge.gateway.protocol.numbers import missing
 from edge.gateway.protocol.parameters import LONGEST
 from edge.gateway.sequences.registry import Key, Sequences
 from edge.gateway.sequences.registry import Limits as SequenceLimits
-from edge.gateway.sources.listing import Files, Folder, Source
-from edge.gateway.sources.registry import Registry
+from edge.gateway.shared.regions import Borrowed, Regions
+from edge.gateway.sources.made import sources_of
+from edge.gateway.sources.trust import Trust
 from edge.gateway.sources.watching import SourceState
 
 if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
     from edge.gateway.sequences.stream import Stream
+    from lite_runtime.bundle.keys import PublicKey
 
-__all__ = ["EXTENSIONS", "Gateway"]
+__all__ = ["AUDITED", "EXTENSIONS", "NO_CUDA", "Gateway"]
 
 T = TypeVar("T")
 
@@ -61,7 +67,12 @@ EXTENSIONS = (
     "binary_tensor_data", "classification", "logging", "model_configuration", "model_repository",
     "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence", "statistics", "trace",
 )  # fmt: skip
-"""Triton's protocol extensions that this gateway supports."""
+"""Triton's protocol extensions that this gateway supports in any case."""
+SHARED_MEMORY = "system_shared_memory"
+"""The one that it supports if `access.shared_memory` says so."""
+NO_CUDA = "CUDA shared memory: not supported, as models run on the processor; use system shared memory"
+AUDITED = frozenset(("manage", "memory"))
+"""Scopes whose requests are logged with who asked, and their outcome."""
 WARM = 5.0
 """Seconds that compiling and timing batch sizes may take before a version serves requests."""
 TURN, IDLE_TURNS = 1.0, 5
@@ -79,6 +90,7 @@ LEAST = 1 << 20
 """Bytes that the bodies and replies of all requests may always use."""
 _LEVELS: Mapping[str, str] = {
     "model failed": "warning",
+    "ensemble is not ready": "warning",
     "version refused": "warning",
     "source of models has a problem": "warning",
     "personal versions cannot be read": "error",
@@ -105,14 +117,15 @@ class Gateway:
         self.under_way = 0
         self.leaving = False
         threads = settings.threads or len(os.sched_getaffinity(0))
-        loader = Loader(self._runner, prepare=self._prepare, forget=self._gone, threads=threads)
+        self.trust = Trust(settings.trust.keys) if settings.trust.keys else None
+        loader = Loader(self._runner, self._prepare, self._gone, threads, trust=self.trust)
         options = Options(
             memory=settings.repository.memory,
             pinned=frozenset(settings.repository.pinned),
             limit=settings.batching.rows,
             tell=self._tell,
         )
-        self.repository = Repository(_sources(settings), loader, options)
+        self.repository = Repository(sources_of(settings), loader, options)
         loop = asyncio.get_running_loop()
         self.scheduler = Scheduler(loop, limits=self._limits(None))
         words = settings.sequences
@@ -124,10 +137,12 @@ class Gateway:
         self._aside = ThreadPoolExecutor(max(2, threads), "msedge-aside")
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = perf_counter()
-        self._watches: list[Callable[[], object]] = [self.gate.refresh]
+        self._watches: list[Callable[[], object]] = [self.gate.refresh, self._refresh_trust]
         self.peers = Peers(settings.access.proxies)
         self._limit = memory_limit()
         self.room = Room(16 * settings.limits.body, self.peers.trusted)
+        self.cache = _cache_of(settings, self._limit)
+        self.regions = Regions(settings.limits.regions, settings.limits.region_bytes)
         self._set_budget()
         self.expiry: Callable[[], float | None] = lambda: None
         """When the certificate in use expires, in seconds since 1970; set by the server."""
@@ -154,7 +169,7 @@ class Gateway:
     def check_named(self) -> None:
         """Raise GatewayError if a bundle that the settings name individually cannot be served, so that the operator
         sees the reason at once."""
-        missing = self.repository.named - {served.name for served in self.repository.served()}
+        missing = self.repository.named - {served.name for served in self.repository.served() if not served.problem}
         for row in self.repository.index():
             if row["name"] in missing and not self.repository.ready(row["name"]):
                 raise GatewayError(500, row["reason"])
@@ -173,6 +188,7 @@ class Gateway:
         self.lag.stop()
         self.scheduler.close()
         await self.repository.stop()
+        self.regions.close()
         if self.personal is not None:
             await self.personal.close()
         self._aside.shutdown(wait=False, cancel_futures=True)
@@ -196,6 +212,19 @@ class Gateway:
             except Exception as error:  # request: the other files are still checked
                 self.log.event("warning", "a changed file is invalid", reason=str(error))
 
+    def _refresh_trust(self) -> None:
+        """Judge all models again if the trusted keys have changed."""
+        if self.trust is not None and self.trust.refresh():
+            self.log.event("info", "trusted keys have changed", keys=[key.name for key in self.trust.keys])
+            judging = asyncio.get_running_loop().create_task(self.repository.judge())
+            judging.add_done_callback(self._judged)
+            self._tasks.append(judging)
+
+    def _judged(self, done: asyncio.Task[None]) -> None:
+        self._tasks.remove(done)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.bug(error, "judging models by the trusted keys")
+
     def short_of_memory(self) -> bool:
         """Whether the process uses nearly all of the memory that it may use."""
         return _resident() > SHORT * self._limit
@@ -205,8 +234,10 @@ class Gateway:
         _give_back()
 
     def _set_budget(self) -> None:
-        """Bodies and replies may use what the settings say, or a quarter of the memory that nothing else uses."""
-        free = self._limit - (_resident() - self.room.taken)
+        """Bodies and replies may use what the settings say, or a quarter of the memory that nothing else uses, also
+        when the cache is full."""
+        kept = self.cache.figures if self.cache is not None else None
+        free = self._limit - (_resident() - self.room.taken) - (kept.most - kept.nbytes if kept is not None else 0)
         most = min(16 * self.settings.limits.body, free // 4)
         self.room.most = self.settings.limits.bodies or max(LEAST, most)
 
@@ -214,6 +245,8 @@ class Gateway:
         for turn in count(1):
             await asyncio.sleep(TURN)
             self.refresh()
+            if self.cache is not None and self.short_of_memory():
+                self.cache.shrink()
             self._set_budget()
             self.sequences.sweep()
             if turn % DAY == 1:
@@ -222,7 +255,10 @@ class Gateway:
                 await asyncio.to_thread(_give_back)
 
     def _tell_of_expiry(self) -> None:
-        """Warn of a certificate that expires soon, once a day."""
+        """Warn of a certificate and of keys that expire soon, once a day."""
+        for key in self.trust.expiring() if self.trust is not None else ():
+            days = round((key.expires - time()) / 86_400, 1)
+            self.log.event("warning", "a trusted key expires; sign bundles with a newer one", key=key.name, days=days)
         expiry = self.expiry()
         days = (expiry - time()) / 86_400 if expiry is not None else inf
         if days < 14:
@@ -237,8 +273,8 @@ class Gateway:
             more = ()
 
     async def _poll(self, seconds: float) -> None:
-        """Check the sources every `seconds`; 0: only until every registry was read once."""
-        while seconds or self.repository.unread():
+        """Check the sources every `seconds`; 0: only until every registry was read once, and what it lists is here."""
+        while seconds or self.repository.waiting:
             await asyncio.sleep(seconds or TURN)
             try:
                 await self.repository.poll()
@@ -315,7 +351,7 @@ class Gateway:
         try:
             grant = self.gate.check(
                 scope, client, fields.get("Authorization"), fields.get("Origin"), fields.get("Host"),
-                forwarded if client == peer else None,
+                forwarded if client == peer or is_loopback(client) else None,
             )  # fmt: skip
             if model:
                 grant.demand_model(model)
@@ -376,7 +412,7 @@ class Gateway:
             raise GatewayError(504, "the deadline passed while the device's version was being read") from None
 
     def ended(
-        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
+        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Target | None
     ) -> None:
         """Called when a request was answered or failed: writes a log line and spans, if enabled."""
         context = None
@@ -424,7 +460,8 @@ class Gateway:
 
     def metadata(self) -> dict[str, Any]:
         """The protocol's server metadata."""
-        return {"name": "msedge", "version": version(), "extensions": list(EXTENSIONS)}
+        more = [SHARED_MEMORY] if self.gate.rules["memory"] != "off" else []
+        return {"name": "msedge", "version": version(), "extensions": sorted([*EXTENSIONS, *more])}
 
     def model_statistics(self, name: str, version_: str) -> Mapping[str, Any]:
         """Triton's statistics for all models, one model, or one version. Raises GatewayError (404, 503)."""
@@ -440,7 +477,11 @@ class Gateway:
             pending={key: jobs for key, (jobs, _) in queued.items()},
             queued_rows={key: rows for key, (_, rows) in queued.items()},
             loaded_bytes={(s.name, s.version): s.nbytes for s in served},
-            sequences={(s.name, s.version): self.sequences.count(s.name, s.version) for s in served if s.streams},
+            sequences={
+                (s.name, s.version): self.sequences.count(s.name, s.version)
+                for s in served
+                if isinstance(s, Served) and s.streams
+            },
             sequence_bytes=self.sequences.nbytes,
             sequences_expired=self.sequences.expired,
             personal_hits={s.name: self._figures(s).get("hits", 0) for s in served},
@@ -449,6 +490,8 @@ class Gateway:
             body_bytes=self.room.taken,
             body_limit=self.room.most,
             expiry=self.expiry() or 0.0,
+            untrusted=self.trust.refused if self.trust is not None else 0,
+            key_expiry={key.name: key.expires for key in self._keys() if isfinite(key.expires)},
             evicted=self.evicted(),
             kernels_missing=self.repository.kernels.state.of - self.repository.kernels.state.done,
             awaiting={(s.name, s.version): int(bool(s.awaits)) for s in served},
@@ -456,6 +499,7 @@ class Gateway:
             log_dropped=self.log.dropped,
             lag=self.lag.last,
             worst_lag=self.lag.worst,
+            cache=self.cache.figures if self.cache is not None else None,
         )
         return expose(families(self.statistics, gauges), accept)
 
@@ -478,8 +522,12 @@ class Gateway:
                 "limit": self.settings.repository.memory or None,
             },
             in_flight=self.under_way, lag=self.lag.last, sources=self._sources(),
-            compiling=self.repository.kernels.state,
+            compiling=self.repository.kernels.state, keys=self._keys(),
         )  # fmt: skip
+
+    def _keys(self) -> Sequence[PublicKey]:
+        """The trusted keys."""
+        return self.trust.keys if self.trust is not None else ()
 
     def _sources(self) -> list[SourceState]:
         """The state of everything that is read while serving."""
@@ -493,7 +541,7 @@ class Gateway:
     def document(self) -> dict[str, Any]:
         """OpenAPI."""
         shown = self.repository.served() if self.gate.open else ()  # metadata requires a token
-        models = [metadata(served, [served.version]) for served in shown]
+        models = [metadata(as_target(served), [served.version]) for served in shown if not served.problem]
         return document(version(), tokens=not self.gate.open, models=models)
 
     # -- sequences -----------------------------------------------------------------------------------------------------
@@ -517,17 +565,25 @@ class Gateway:
         if len(identity) > LONGEST:
             raise GatewayError(400, f"expected a sequence of at most {LONGEST} characters, got {len(identity)}")
         served = self.repository.route(name, version_, "", "")
-        if not served.streams:
+        if not isinstance(served, Served) or not served.streams:
             raise GatewayError(400, f"model {name!r} keeps no state between requests, so it has no sequences")
         signature = served.first if served.first in served.streams else next(iter(served.streams))
         number = int(identity) if identity.isascii() and identity.isdigit() and len(identity) < 20 else identity
         return Key(served.name, served.version, signature, number, owner), served.streams[signature]
 
+    # -- shared memory -------------------------------------------------------------------------------------------------
+
+    def borrow(self, ask: Ask, shared: Shared) -> Borrowed:
+        """The regions of a request. Raises GatewayError: 400, 401, 403, 404."""
+        self.admit({name.title(): text for name, text in ask.fields.items()}, ask.peer, "memory", what="shared memory")
+        owner = self.owner(ask)
+        return Borrowed(lambda name: self.regions.find(owner, name), shared)
+
     # -- management ----------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def audited(self, action: str, model: str, who: str, peer: str) -> AsyncIterator[None]:
-        """Log who asked for a change, and its outcome."""
+    async def audited(self, action: str, about: Mapping[str, str], who: str, peer: str) -> AsyncIterator[None]:
+        """Log who asked for a change of what, and its outcome."""
         begun, outcome = perf_counter(), "cancelled"
         try:
             yield
@@ -538,7 +594,7 @@ class Gateway:
         finally:
             level = "info" if outcome == "done" else "warning"
             seconds = round(perf_counter() - begun, 3)
-            self.log.event(level, action, model=model, who=who, peer=peer, outcome=outcome, seconds=seconds)
+            self.log.event(level, action, **about, who=who, peer=peer, outcome=outcome, seconds=seconds)
 
     async def load(self, name: str, given: Mapping[str, Any]) -> None:
         """Execute a load request, given its body. Raises GatewayError."""
@@ -548,11 +604,13 @@ class Gateway:
             raise GatewayError(400, f"parameters.config: expected a string with JSON, got {type(config).__name__}")
         await self.repository.load(name, config, files_of(parameters) or None)
 
-    async def unload(self, name: str, given: Mapping[str, Any]) -> None:
-        """Execute an unload request, given its body. Raises GatewayError."""
+    async def unload(self, name: str, given: Mapping[str, Any], grant: Grant = ANYBODY) -> None:
+        """Execute an unload request, given its body and what its client may do. Raises GatewayError."""
         dependents = _parameters(given).get("unload_dependents", False)
         if not isinstance(dependents, bool):
             raise GatewayError(400, f"parameters.unload_dependents: expected true or false, got {dependents!r}")
+        for other in self.repository.dependents(name) if dependents else ():
+            grant.demand_model(other)
         await self.repository.unload(name, dependents)
 
     def change_log(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -604,11 +662,15 @@ class Gateway:
 
         return Personal(words.store, devices=words.devices, refresh=words.refresh, tell=self._tell)
 
-    def _figures(self, served: Served) -> Mapping[str, int]:
-        return self.personal.figures(served.model) if self.personal is not None else {}
+    def _figures(self, served: Serving) -> Mapping[str, int]:
+        if self.personal is None or not isinstance(served, Served):
+            return {}
+        return self.personal.figures(served.model)
 
-    def _gone(self, served: Served) -> None:
+    def _gone(self, served: Serving) -> None:
         """The last request of a retired version was answered."""
+        if self.cache is not None:
+            self.cache.forget(served.serial)
         if not any(other.name == served.name and other.version == served.version for other in self.repository.served()):
             self.statistics.forget(served.name, served.version)
             self.sequences.forget(served.name, served.version)
@@ -622,9 +684,12 @@ class Gateway:
             self.scheduler.configure(facts["model"], self._limits(versions[0] if versions else None))
             for served in versions:
                 self.statistics.of(served.name, served.version)
+            if self.cache is None and any(served.config.response_cache for served in versions):
+                why = "response_cache has no effect, as cache.bytes is 0"
+                self.log.event("warning", why, model=facts["model"])
         self.log.event(level, event, **facts)
 
-    def _limits(self, served: Served | None) -> Limits:
+    def _limits(self, served: Serving | None) -> Limits:
         """The limits for a model's clients; the model's own file overrides the gateway's settings."""
         ours, own = self.settings.batching, served.config if served is not None else None
         return Limits(
@@ -642,25 +707,13 @@ def _parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _sources(settings: Settings) -> list[Source]:
-    """The sources of models: registries, folders, and individually named bundles."""
-    found: list[Source] = []
-    files: list[str] = []
-    for text in settings.models:
-        if text.startswith(("http://", "https://")):
-            cache = settings.repository.cache or os.path.join(_cache(), "models")
-            found.append(Registry(text, cache))
-        elif Path(text).is_dir():
-            found.append(Folder(text))
-        else:
-            files.append(text)
-    return [*found, Files(files)] if files else found
-
-
-def _cache() -> str:
-    from lite_runtime.native.build import cache_folder
-
-    return str(cache_folder())
+def _cache_of(settings: Settings, limit: int) -> ResponseCache | None:
+    """The cache of answers; None: none are kept. Raises GatewayError if it could take too much of the memory."""
+    most = settings.cache.bytes
+    if most > limit // 2:
+        text = f"cache.bytes: expected at most half of the {limit} bytes that this process may use, got {most}"
+        raise GatewayError(500, text)
+    return ResponseCache(most) if most else None
 
 
 @cache

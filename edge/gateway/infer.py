@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable
+from contextlib import nullcontext
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
-from edge.gateway.errors import GatewayError
+from edge.gateway.ensembles.ensemble import Choice, Ensemble, Target, target_of
+from edge.gateway.ensembles.execution import Execution, run_of
+from edge.gateway.ensembles.execution import Host as RunHost
+from edge.gateway.errors import GatewayError, told
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.job import Job
 from edge.gateway.models.entry import Asleep
-from edge.gateway.models.served import Served
-from edge.gateway.protocol.elements import texts
+from edge.gateway.protocol.layout import Shared
 from edge.gateway.protocol.request import Request
-from edge.gateway.sequences.registry import Key, Step
-from lite_runtime.errors import InputError, MsedgeError
+from edge.gateway.running import Run, later
+from edge.gateway.shared.regions import Borrowed
 
 if TYPE_CHECKING:
-    from edge.gateway.batching.scheduler import Scheduler
     from edge.gateway.models.repository import Repository
     from edge.gateway.operate.logs import RequestIds
+    from edge.gateway.operate.room import Held
     from edge.gateway.operate.settings import Settings
-    from edge.gateway.operate.statistics import Statistics
-    from edge.gateway.sequences.registry import Sequences
-    from edge.gateway.sequences.stream import Stream
 
 __all__ = ["DEVICE", "LABEL", "Exchange", "Host", "refused"]
 
@@ -33,43 +33,28 @@ DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
 """Header fields: the device whose personal version is requested (like `parameters.device`), and the model's label."""
 LARGE = 256 << 10
 """Bytes of JSON that the loop's thread parses itself: a millisecond's work at most."""
+COPIED = 1 << 20
+"""Bytes of shared memory that it copies itself: 100 microseconds."""
 
 
-T = TypeVar("T")
-
-
-class Host(Protocol):
+class Host(RunHost, Protocol):
     """The methods that an exchange needs from the gateway."""
 
     settings: Settings
     ids: RequestIds
     under_way: int
     repository: Repository
-    scheduler: Scheduler
-    sequences: Sequences
-    statistics: Statistics
     watching: bool
 
     def admit_inference(self, ask: Ask) -> None:
         """Raise GatewayError if the client is not allowed to ask."""
 
-    async def aside(self, what: Callable[[Any], T], given: Any) -> T:
-        """Call a function on another thread."""
+    def borrow(self, ask: Ask, shared: Shared) -> Borrowed:
+        """The regions of a request. Raises GatewayError if the client may not use them."""
         raise NotImplementedError
-
-    def at_hand(self, job: Job, served: Served, ask: Ask) -> bool:
-        """Whether the version for a job that names a device is in memory, and the client is that device."""
-        raise NotImplementedError
-
-    def owner(self, ask: Ask) -> str:
-        """Who the request's sequence belongs to."""
-        raise NotImplementedError
-
-    async def fetch(self, job: Job, served: Served) -> None:
-        """Load the personal version of a job's device."""
 
     def ended(
-        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
+        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Target | None
     ) -> None:
         """Called when a request was answered."""
 
@@ -88,39 +73,43 @@ class Exchange:
         "_answered",
         "_arrived",
         "_ask",
+        "_borrowed",
+        "_choice",
         "_gateway",
+        "_held",
         "_identity",
         "_job",
         "_reply",
         "_request",
+        "_run",
         "_served",
-        "_step",
         "_task",
     )
 
     def __init__(self, gateway: Host, ask: Ask, reply: Callable[[Answer], None]) -> None:
         self._gateway, self._ask, self._reply = gateway, ask, reply
-        self._served: Served | None = None
+        self._served: Target | None = None
+        self._choice: Choice | None = None
         self._request: Request | None = None
         self._job: Job | None = None
         self._task: asyncio.Task[None] | None = None
-        self._step: Step | None = None
+        self._run: Run | Execution | None = None
+        self._borrowed: Borrowed | None = None
+        self._held: Held | None = None
+        """The memory of inputs that were copied from regions."""
         self._answered = False
 
     def begin(self) -> None:
         """Start processing; the reply comes now or later."""
         gateway, ask = self._gateway, self._ask
         self._arrived = perf_counter()
-        fields = ask.fields
-        given = fields.get("x-request-id")
-        self._identity = gateway.ids.of(given)
+        self._identity = gateway.ids.of(ask.fields.get("x-request-id"))
         gateway.under_way += 1
         try:
             gateway.admit_inference(ask)
-            served = gateway.repository.route(ask.model, ask.version, fields.get(LABEL, ""), given or "")
-            self._take(served)
-        except Asleep:
-            self._later(self._wake)
+            self._take(self._routed())
+        except Asleep as error:
+            self._task = later(self._fail, self._wake, error.name)
         except Exception as error:  # request: answered as `_fail` says
             self._fail(error)
 
@@ -131,10 +120,8 @@ class Exchange:
         self._close()
         if self._task is not None:
             self._task.cancel()
-        if self._job is not None:
-            self._gateway.scheduler.cancel(self._job)
-        if self._step is not None:
-            self._gateway.sequences.cancel(self._step)
+        if self._run is not None:
+            self._run.cancel()
         gateway, served, now = self._gateway, self._served, perf_counter()
         if served is not None:
             gateway.statistics.of(served.name, served.version).fail(self._job, 499, now)
@@ -144,136 +131,107 @@ class Exchange:
 
     # -- from the request to the model ---------------------------------------------------------------------------------
 
-    def _take(self, served: Served) -> None:
+    def _routed(self) -> Target:
+        """What answers the request. Raises as `Repository.route` and `Ensemble.assembled`."""
+        ask, fields = self._ask, self._ask.fields
+        given = fields.get("x-request-id", "")
+        served = self._gateway.repository.route(ask.model, ask.version, fields.get(LABEL, ""), given)
+        if self._choice is None and isinstance(served, Ensemble):
+            self._choice = served.choice(given)
+        return target_of(served, self._choice)
+
+    async def _wake(self, name: str) -> None:
+        """Wait until models that were unloaded to save memory are loaded again, one after the other."""
+        while True:
+            with self._choice.held() if self._choice is not None else nullcontext():
+                await self._gateway.repository.wake(name)
+                try:
+                    self._take(self._routed())
+                    return
+                except Asleep as error:
+                    if error.name == name:
+                        raise
+                    name = error.name
+
+    def _take(self, served: Target) -> None:
         """Parse the request for this version, and pass it on to the model."""
         ask = self._ask
         served.acquire(self._arrived)
         self._served = served
         if ask.form.size(ask.fields, ask.body) > LARGE:
-            self._later(self._read, served)
+            self._task = later(self._fail, self._read, served)
         else:
             self._go(served, ask.form.read(ask.fields, ask.body, served.ports_for))
 
-    async def _read(self, served: Served) -> None:
+    async def _read(self, served: Target) -> None:
         """Parse large JSON on another thread, so that other requests are served at the same time."""
         ask, ports = self._ask, served.ports_for
         self._go(served, await self._gateway.aside(lambda _: ask.form.read(ask.fields, ask.body, ports), None))
 
-    def _go(self, served: Served, request: Request) -> None:
+    def _go(self, served: Target, request: Request) -> None:
+        """Read what is in shared memory, if anything is."""
+        self._request = request
+        if request.shared is None:
+            self._compute(served, request)
+            return
+        borrowed = self._borrowed = self._gateway.borrow(self._ask, request.shared)
+        self._held = self._gateway.room.inner(self._ask.peer)
+        self._held.reach(borrowed.size)
+        if borrowed.size > COPIED:
+            self._task = later(self._fail, self._fetch, served, request, borrowed)
+        else:
+            request.inputs.update(borrowed.inputs())
+            self._compute(served, request)
+
+    async def _fetch(self, served: Target, request: Request, borrowed: Borrowed) -> None:
+        """Copy large inputs on another thread."""
+        request.inputs.update(await self._gateway.aside(lambda of: of.inputs(), borrowed))
+        self._compute(served, request)
+
+    def _compute(self, served: Target, request: Request) -> None:
         """Pass the parsed request on to the model."""
         ask, parameters = self._ask, request.parameters
-        self._request = request
         timeout, signature = parameters.get("timeout", 0), parameters.get("signature", served.first)
         job = self._job = Job(
             request.inputs,
             request.rows,
-            self._finished,
             arrived=self._arrived,
-            signature=signature if signature in served.ports else served.first,
+            signature=signature if signature in served.outer else served.first,
             priority=parameters.get("priority", 0) or served.config.priority,
             deadline=min(ask.deadline, self._arrived + timeout * 1e-6 if timeout else inf),
             device=ask.fields.get(DEVICE) or parameters.get("device", ""),
         )
-        if _piped(served, job.signature) or (job.device and not self._gateway.at_hand(job, served, ask)):
-            self._later(self._prepare, served, job)
-        else:
-            self._submit(served, job)
-
-    async def _prepare(self, served: Served, job: Job) -> None:
-        """Run the pre-processing, on another thread."""
-        gateway = self._gateway
-        if job.device and not gateway.at_hand(job, served, self._ask):
-            await gateway.fetch(job, served)
-        if _piped(served, job.signature):
-            refusal = gateway.scheduler.full(served.name)  # first: no image is decoded for a refused request
-            if refusal is not None:
-                raise refusal
-            job.inputs = await gateway.aside(served.processing.before, job.inputs)
-            job.rows = next(iter(job.inputs.values())).shape[0] if served.ports[job.signature].batched else 1
-        self._submit(served, job)
-
-    def _submit(self, served: Served, job: Job) -> None:
-        stream = served.streams.get(job.signature)
-        if stream is not None:
-            self._step = self._place(served, stream, job)
-            self._gateway.sequences.enter(self._step)
-            return
-        if self._request is not None and self._request.parameters.get("sequence_id"):
-            raise GatewayError(400, f"sequence_id: model {served.name!r} keeps no state between requests; omit it")
-        self._compute(served, job)
-
-    def _place(self, served: Served, stream: Stream, job: Job) -> Step:
-        """The request's place in its sequence. Raises GatewayError (400) if it names none."""
-        parameters = self._request.parameters if self._request is not None else {}
-        identity = parameters.get("sequence_id", 0)
-        if not identity:
-            raise GatewayError(
-                400, f"sequence_id: model {served.name!r} keeps state between requests; expected a number or text that"
-                " names the sequence, got none; send sequence_start true with its first request"
-            )  # fmt: skip
-
-        def go(state: Mapping[str, Any]) -> None:
-            job.inputs = {**job.inputs, **state}
-            try:
-                self._compute(served, job)
-            except Exception as error:  # request: answered as `_fail` says
-                self._fail(error)
-
-        return Step(
-            Key(served.name, served.version, job.signature, identity, self._gateway.owner(self._ask)), stream, go,
-            self._fail,
-            start=parameters.get("sequence_start", False), end=parameters.get("sequence_end", False),
-        )  # fmt: skip
-
-    def _compute(self, served: Served, job: Job) -> None:
-        for name, array in job.inputs.items():
-            if array.dtype.hasobject:
-                job.inputs = {**job.inputs, name: texts(array, name)}
-        self._gateway.scheduler.submit(job, served.runner_for(job))
-
-    def _later(self, way: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._guarded(way, *given))
-
-    async def _guarded(self, way: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
-        try:
-            await way(*given)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # request: answered as `_fail` says
-            self._fail(error)
-
-    async def _wake(self) -> None:
-        """Wait until a model that was unloaded to save memory is loaded again."""
-        ask = self._ask
-        await self._gateway.repository.wake(ask.model)
-        label, identity = ask.fields.get(LABEL, ""), ask.fields.get("x-request-id", "")
-        self._take(self._gateway.repository.route(ask.model, ask.version, label, identity))
+        self._run = run_of(self._gateway, served, job, ask, parameters, self._finished)
+        self._run.begin()
 
     # -- from the model to the reply -----------------------------------------------------------------------------------
 
-    def _finished(self, job: Job) -> None:
-        """Called when the scheduler has finished the job."""
-        served = self._served
-        assert served is not None
-        if self._step is not None:
-            self._gateway.sequences.leave(self._step, job.outputs if job.error is None else None)
-        if job.error is not None:
-            self._fail(job.error)
-        elif _piped(served, job.signature):
-            self._later(self._complete, served, job)
+    def _finished(self, run: Run | Execution) -> None:
+        """Called when the model has computed, or has failed."""
+        if run.job.error is not None:
+            self._fail(run.job.error)
+        elif self._borrowed is not None and self._borrowed.room > COPIED:
+            self._task = later(self._fail, self._put, run, self._borrowed)
         else:
-            self._answer(served, job, job.outputs)
+            self._answer(run)
 
-    async def _complete(self, served: Served, job: Job) -> None:
-        self._answer(served, job, await self._gateway.aside(served.processing.after, job.outputs))
+    async def _put(self, run: Run | Execution, borrowed: Borrowed) -> None:
+        """Write large outputs to shared memory, on another thread."""
+        served, outputs = self._served, run.outputs
+        assert served is not None and outputs is not None
+        ports = served.ports_for(run.job.signature)
+        await self._gateway.aside(lambda of: of.put(outputs, ports), borrowed)
+        self._answer(run)
 
-    def _answer(self, served: Served, job: Job, outputs: Any) -> None:
-        request, gateway = self._request, self._gateway
-        assert request is not None
+    def _answer(self, run: Run | Execution) -> None:
+        served, request, job, gateway = self._served, self._request, run.job, self._gateway
+        assert served is not None and request is not None and run.outputs is not None
         try:
             ports = served.ports_for(job.signature)
-            labels = served.labels.get("")
-            reply = self._ask.form.write(served.name, served.version, request, outputs, ports, job.notes, labels)
+            if self._borrowed is not None and self._borrowed.room <= COPIED:
+                self._borrowed.put(run.outputs, ports)
+            write = self._ask.form.write
+            reply = write(served.name, served.version, request, run.outputs, ports, job.notes, served.labels)
             if sum(map(len, reply.parts)) > gateway.settings.limits.reply:
                 most = gateway.settings.limits.reply
                 raise GatewayError(413, f"the reply is larger than {most} bytes; ask for fewer outputs or rows")
@@ -282,7 +240,7 @@ class Exchange:
             return
         now = perf_counter()
         gateway.statistics.of(served.name, served.version).record(job, now)
-        if served.shadow is not None and self._step is None:
+        if served.shadow is not None and run.repeatable:
             served.shadow.after(job, gateway.scheduler.submit)
         self._close()
         served.release()
@@ -294,10 +252,8 @@ class Exchange:
         """Reply with an error."""
         if self._answered:
             return
-        if self._step is not None:
-            self._gateway.sequences.cancel(self._step)
         gateway, served, now = self._gateway, self._served, perf_counter()
-        status, _, _ = _told(error)
+        status, _, _ = told(error)
         if status == 500 and not isinstance(error, GatewayError):
             gateway.bug(error, f"infer {self._ask.model}", id=self._identity)
         if served is not None:
@@ -312,30 +268,17 @@ class Exchange:
     def _close(self) -> None:
         self._answered = True
         self._gateway.under_way -= 1
+        self._borrowed = None
+        if self._held is not None:
+            self._held.release()
 
 
 def refused(error: BaseException, identity: str, ask: Ask) -> Answer:
     """The reply to a request that failed."""
-    status, text, retry = _told(error)
+    status, text, retry = told(error)
     fields = [("X-Request-ID", identity)]
     if retry is not None:
         fields.append(("Retry-After", str(max(1, round(retry)))))
     if status == 401:
         fields.append(("WWW-Authenticate", 'Bearer realm="msedge"'))
     return Answer(status, [ask.form.error(text)], None, fields)
-
-
-def _piped(served: Served, signature: str) -> bool:
-    """Whether the bundle declares processing for this signature."""
-    return served.processing is not None and signature == served.first
-
-
-def _told(error: BaseException) -> tuple[int, str, float | None]:
-    """Status, text, and seconds until a retry makes sense."""
-    if isinstance(error, GatewayError):
-        return error.status, str(error), error.retry_after
-    if isinstance(error, InputError):
-        return 400, str(error), None
-    if isinstance(error, MsedgeError):
-        return 500, str(error), None
-    return 500, "internal server error; the gateway's log has the details", None

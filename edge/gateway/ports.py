@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from edge.gateway.errors import GatewayError
-from lite_runtime.graph import Dim, Value, numpy_dtype
+from lite_runtime.graph import Array, Dim, Value, numpy_dtype
 
 if TYPE_CHECKING:
     from lite_runtime import Model
 
-__all__ = ["DATATYPES", "Port", "Ports", "ports_of"]
+__all__ = ["DATATYPES", "Port", "Ports", "nbytes_of", "ports_of"]
 
 DATATYPES: Mapping[str, str] = {
     "BOOL": "bool",
@@ -33,6 +33,8 @@ DATATYPES: Mapping[str, str] = {
     "BYTES": "string",
 }
 """The protocol's datatypes by the runtime's names for them (`lite_runtime.graph.DTYPES`)."""
+ELEMENT = 50
+"""Bytes of an element of BYTES beside its text."""
 _DATATYPE_OF = {ours: theirs for theirs, ours in DATATYPES.items()}
 
 
@@ -87,3 +89,10 @@ def _port(value: Value) -> Port:
         )  # fmt: skip
     dtype = numpy_dtype(value.dtype)
     return Port(value.name, _DATATYPE_OF[value.dtype], dtype, 0 if dtype.hasobject else dtype.itemsize, value.shape)
+
+
+def nbytes_of(array: Array) -> int:
+    """Bytes of memory that an array takes; of BYTES, approximately."""
+    if array.dtype.hasobject:
+        return sum([len(text) for text in array.flat]) + ELEMENT * array.size
+    return array.nbytes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edge.measuring.describe import inferred
 from edge.peers.oracle import Oracle, as_array
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array, Graph, Node, Value, dtype_name
@@ -58,12 +59,20 @@ MAY_STEP = 1e-3
 """The share of a quantised tensor's elements that may differ by more than the allowed steps."""
 
 
+_FRACTION_BITS = {"float16": 10, "bfloat16": 7}
+
+
+def _last_place(x: Array, bits: int) -> Array:
+    """The unit in the last place of finite numbers with so many bits of fraction."""
+    return np.exp2(np.frexp(np.where(np.isfinite(x), x, 1.0))[1] - 1.0 - bits)
+
+
 def compare(name: str, got: Array, expected: Array, steps: int = 0) -> Difference:
     """Compare an output: reals by their distance; integers, booleans and strings must be equal (`relative` is 0 or
     infinite).
 
     `steps`: the largest allowed difference of 8- and 16-bit integers, which two methods of rounding may cause; a share
-    `MAY_STEP` of the elements may differ by more.
+    `MAY_STEP` of the elements may differ by more. Of float16 and bfloat16 it is in units in the last place.
     """
     got, expected = np.asarray(got), np.asarray(expected)
     kind, shape = dtype_name(expected.dtype), expected.shape
@@ -96,6 +105,8 @@ def compare(name: str, got: Array, expected: Array, steps: int = 0) -> Differenc
         return broken(f"expected {b[at]}, got {a[at]}", at)
     distance = np.zeros(shape)
     distance[finite] = np.abs(a[finite] - b[finite])
+    if steps and kind in _FRACTION_BITS:
+        distance[distance <= steps * _last_place(b, _FRACTION_BITS[kind])] = 0.0
     at = _index(np.unravel_index(int(distance.argmax()), shape))
     largest = float(distance[at])
     return Difference(name, kind, shape, largest, largest / _range(b[finite]), at)
@@ -152,7 +163,10 @@ def first_divergence(
     }
     expected = Oracle(source, threads=threads, taps=list(dict.fromkeys(shared.values()))).run(given or inputs)
     shared = {n: original for n, original in shared.items() if isinstance(expected[original], np.ndarray)}
-    outputs = tuple(Value(n, dtype_name(expected[original].dtype)) for n, original in shared.items())
+    types = inferred(graph, {name: x.shape for name, x in inputs.items()})  # float32 where the source has float16
+    outputs = tuple(
+        Value(n, types[n][0] if n in types else dtype_name(expected[original].dtype)) for n, original in shared.items()
+    )
     tapped = bundle.write(None, {"predict": graph.replace(outputs=outputs)})
     got = lite_runtime.load(tapped, threads=threads, backend=backend).run(inputs)
     found = {n: d for n, original in shared.items() if (d := _in_some_layout(original, got[n], expected[original]))}
@@ -183,6 +197,8 @@ def _tainted(graph: Graph, differing: Set[str], agreeing: Set[str]) -> list[Node
 
 def _in_some_layout(name: str, got: Array, expected: Array) -> Difference | None:
     """The difference in the layout that is closer to the expected value; None if the shape fits neither layout."""
+    if got.dtype == np.float32 and dtype_name(expected.dtype) in _FRACTION_BITS:
+        expected = expected.astype(np.float32)
     layouts = [got, np.moveaxis(got, -1, 1)] if got.ndim > 2 else [got]
     fitting = [compare(name, array, expected) for array in layouts if array.shape == expected.shape]
     return min(fitting, key=lambda d: d.relative, default=None)

@@ -67,12 +67,10 @@ def ranges_of(graph: Graph) -> dict[str, tuple[float, float]]:
     for node in graph.nodes:
         if node.op == "QuantizeLinear" and len(node.inputs) > 2 and node.inputs[1] in graph.constants:
             scale, zero = graph.constants[node.inputs[1]], graph.constants.get(node.inputs[2])
-            if zero is not None and scale.size == 1 and zero.dtype.kind in "iu":
+            if zero is not None and scale.size == zero.size == 1 and zero.dtype.kind in "iu":
                 limits = np.iinfo(zero.dtype)
-                found[node.inputs[0]] = (
-                    float((limits.min - zero.astype(np.int64)) * scale),
-                    float((limits.max - zero.astype(np.int64)) * scale),
-                )
+                step, middle = scale.item(), int(zero.item())
+                found[node.inputs[0]] = (limits.min - middle) * step, (limits.max - middle) * step
     return {v.name: found[v.name] for v in graph.inputs if v.name in found}
 
 

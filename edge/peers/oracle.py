@@ -145,5 +145,5 @@ def as_array(value: Any) -> Array:
     """An output as one array. ZipMap's list of {class: score} becomes an array (rows, classes), classes sorted."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         classes = sorted(value[0])
-        return np.array([[row[c] for c in classes] for row in value])
+        return np.array([[row[c] for c in classes] for row in value], np.float32)
     return np.asarray(value)

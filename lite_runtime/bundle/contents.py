@@ -38,7 +38,8 @@ class Bundle(NamedTuple):
     provenance: Mapping[str, Any]
     metadata: Mapping[str, Any]
     digest: str
-    """Identifies the contents: BLAKE2b-256 over header and section table, which contains every section's digest."""
+    """Identifies the contents: BLAKE2b-256 over header and section table, which contains every section's digest; as if
+    the file had no signatures."""
     sections: Mapping[str, Section]
     tensors: tuple[TensorRecord, ...]
     """The records of the `weights` section."""

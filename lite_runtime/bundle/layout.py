@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lite_runtime._blake import blake2b
 from lite_runtime.errors import BundleError
@@ -31,16 +31,22 @@ __all__ = [
     "PAGE",
     "PAGE_FROM",
     "REQUIRED",
+    "SIGNATURE",
     "STATE",
     "File",
     "Kind",
+    "Row",
     "Section",
     "align",
     "cut",
     "digest_of",
+    "identity_of",
     "may_name_section",
     "need_little_endian",
     "packed_version",
+    "rows_of",
+    "table_digest",
+    "table_of",
     "version_text",
 ]
 
@@ -57,6 +63,8 @@ NEEDS = (0, 1, 0)
 FEATURES: frozenset[str] = frozenset({"state"})
 """Manifest features beyond the base format that this reader knows: `state` (values kept between runs)."""
 KNOWN = ("manifest", "golden", "weights")
+SIGNATURE = "signature"
+"""The section of signatures (`bundle.signatures`). It is no part of the contents: see `identity_of`."""
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_./+-")
 MAX_SECTIONS = 1024
 MAX_MANIFEST = 1 << 25
@@ -94,6 +102,16 @@ class Section(NamedTuple):
     size: int
     required: bool
     digest: str
+
+
+class Row(NamedTuple):
+    """A section's row of the table, without its offset: `digest` is the BLAKE2b-256 of the section."""
+
+    name: str
+    size: int
+    flags: int
+    needs: int
+    digest: bytes
 
 
 class File(NamedTuple):
@@ -139,3 +157,51 @@ def version_text(packed: int) -> str:
 def cut(data: memoryview, section: Section) -> memoryview:
     """The bytes of a section."""
     return data[section.offset : section.offset + section.size]
+
+
+def table_of(rows: Sequence[Row], needs: int, kind: Kind) -> tuple[bytes, list[int]]:
+    """The header and the table of sections in this order, and the sections' offsets: each section is at the first place
+    that its alignment allows.
+
+    needs: the version of msedge that reads the file, packed.
+    """
+    table, offsets = bytearray(), []
+    end = HEADER.size + ENTRY.size * len(rows)
+    for name, size, *rest in rows:
+        offset = align(end, PAGE if name == "weights" and size >= PAGE_FROM else ALIGN)
+        table += ENTRY.pack(name.encode("ascii"), offset, size, *rest)
+        offsets.append(offset)
+        end = offset + size
+    head = HEADER.pack(kind.magic, ENDIAN, FORMAT, len(rows), needs, end, b"")[:_SIGNED]
+    return head + digest_of(head + table) + table, offsets
+
+
+_SIGNED = HEADER.size - 32
+"""Bytes of the header before its digest."""
+
+
+def rows_of(data: memoryview) -> tuple[list[Row], int]:
+    """The rows of a checked table, and the packed version that the file needs."""
+    _, _, _, count, needs, _, _ = HEADER.unpack_from(data)
+    found = []
+    for i in range(count):
+        raw, _, size, flags, version, digest = ENTRY.unpack_from(data, HEADER.size + i * ENTRY.size)
+        found.append(Row(raw.rstrip(b"\0").decode("ascii"), size, flags, version, digest))
+    return found, needs
+
+
+def table_digest(data: memoryview) -> str:
+    """The digest in a checked file's header, in hex: of this file as it is, with its signatures and offsets."""
+    return bytes(data[_SIGNED : HEADER.size]).hex()
+
+
+def identity_of(data: memoryview, kind: Kind) -> str:
+    """The digest of a checked file's contents, in hex: the digest that its header would have without signatures.
+
+    So a bundle has the same digest before and after it is signed, and whoever signed it.
+    """
+    rows, needs = rows_of(data)
+    contents = [row for row in rows if row.name != SIGNATURE]
+    if len(contents) == len(rows):
+        return table_digest(data)
+    return table_digest(memoryview(table_of(contents, needs, kind)[0]))

@@ -26,6 +26,7 @@ from lite_runtime.bundle.layout import (
     Section,
     cut,
     digest_of,
+    identity_of,
     may_name_section,
     need_little_endian,
     version_text,
@@ -125,7 +126,7 @@ def _read_table(data: memoryview, kind: Kind) -> tuple[str, dict[str, Section]]:
         sections[section.name] = section
     if end != size:
         refuse("section table", f"the last section to end at byte {size}", f"{end}: bytes follow it")
-    return digest.hex(), sections
+    return identity_of(data, kind), sections
 
 
 def _read_entry(data: memoryview, i: int, end: int) -> tuple[Section, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lite_runtime.bundle.layout import KNOWN
+from lite_runtime.bundle.layout import KNOWN, SIGNATURE
 from lite_runtime.bundle.opening import Source
 from lite_runtime.bundle.reading import read
 from lite_runtime.bundle.refusal import refuse, show
@@ -19,7 +19,8 @@ def with_state(source: Source, state: Mapping[str, Array], provenance: Mapping[s
     """The bytes of a bundle like `source` with the initial state `state`; state that it does not name is unchanged.
 
     Its provenance names the original bundle as `parent` (its digest), in addition to what `provenance` adds. Golden
-    examples of signatures that read the changed state are dropped, because they describe the old state. Raises
+    examples of signatures that read the changed state are dropped, because they describe the old state, and so are
+    signatures of the file. Raises
     BundleError for state that `source` does not have, or of another dtype or shape.
     """
     held = read(source)
@@ -40,5 +41,5 @@ def with_state(source: Source, state: Mapping[str, Array], provenance: Mapping[s
         provenance={**held.provenance, **(provenance or {}), "parent": held.digest},
         metadata=held.metadata,
         golden=golden,
-        extra={name: bytes(held.section(name)) for name in held.sections if name not in KNOWN},
+        extra={name: bytes(held.section(name)) for name in held.sections if name not in (*KNOWN, SIGNATURE)},
     )

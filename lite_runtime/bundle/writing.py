@@ -13,25 +13,20 @@ from lite_runtime._files import write_atomically
 from lite_runtime.bundle.contents import Golden
 from lite_runtime.bundle.encoding import Encoder, Store, encode_golden, encode_state, plain
 from lite_runtime.bundle.layout import (
-    ALIGN,
     BUNDLE,
-    ENDIAN,
-    ENTRY,
-    FORMAT,
-    HEADER,
     KNOWN,
     MAX_MANIFEST,
     MAX_RATIO,
     NEEDS,
-    PAGE,
-    PAGE_FROM,
     REQUIRED,
+    SIGNATURE,
     Kind,
-    align,
+    Row,
     digest_of,
     may_name_section,
     need_little_endian,
     packed_version,
+    table_of,
     version_text,
 )
 from lite_runtime.bundle.refusal import named, refuse, show
@@ -39,7 +34,7 @@ from lite_runtime.errors import BundleError
 from lite_runtime.graph import Array, Graph, StateUse
 from lite_runtime.graph.verify import MAX_NAME, verify_arrays, verify_graph, verify_state
 
-__all__ = ["assemble", "dump", "write"]
+__all__ = ["assemble", "dump", "laid_out", "write"]
 
 
 def write(
@@ -68,6 +63,8 @@ def write(
         _check_signature(name, graph)
     _check_golden(signatures, golden)
     verify_state(signatures, state, uses)
+    if SIGNATURE in extra:
+        raise BundleError(f"extra: expected no section {SIGNATURE!r}, as it signs a finished file; use `msedge sign`")
     weights, examples = Store(), Store()
     encoder = Encoder(weights)
     manifest = {
@@ -94,23 +91,25 @@ def assemble(parts: Sequence[tuple[str, bytes | bytearray, int]], kind: Kind = B
     """Lay out sections after a header and a table."""
     if len({name for name, _, _ in parts}) < len(parts):
         raise BundleError(f"expected extra sections not named {', '.join(KNOWN)}, got one that is; rename it")
-    body, table = bytearray(), bytearray()
-    start = HEADER.size + ENTRY.size * len(parts)
-    for name, content, flags in parts:
-        offset = align(start + len(body), PAGE if name == "weights" and len(content) >= PAGE_FROM else ALIGN)
-        body += bytes(offset - start - len(body))
-        body += content
-        digest = digest_of(content)
-        table += ENTRY.pack(_section_name(name), offset, len(content), flags, packed_version(NEEDS), digest)
-    head = (kind.magic, ENDIAN, FORMAT, len(parts), packed_version(NEEDS), start + len(body))
-    digest = digest_of(HEADER.pack(*head, b"")[:32] + table)
-    return b"".join((HEADER.pack(*head, digest), table, body))
+    needs = packed_version(NEEDS)
+    rows = [Row(_section_name(name), len(held), flags, needs, digest_of(held)) for name, held, flags in parts]
+    return laid_out(rows, [held for _, held, _ in parts], needs, kind)
 
 
-def _section_name(name: str) -> bytes:
+def laid_out(rows: Sequence[Row], contents: Sequence[bytes | bytearray | memoryview], needs: int, kind: Kind) -> bytes:
+    """A file of these sections."""
+    head, offsets = table_of(rows, needs, kind)
+    data = bytearray(head)
+    for offset, content in zip(offsets, contents, strict=True):
+        data += bytes(offset - len(data))
+        data += content
+    return bytes(data)
+
+
+def _section_name(name: str) -> str:
     if not may_name_section(name):
         raise BundleError(f"expected a section name of 1 to 32 of a-z 0-9 _ . / + -, got {name!r}; rename it")
-    return name.encode("ascii")
+    return name
 
 
 def _check_signature(name: str, graph: Graph) -> None:

@@ -298,7 +298,7 @@ _FAMILIES: tuple[tuple[str, Rule], ...] = (
     ("Trilu", _triangle),
     ("CenterCropPad", _centered),
     ("ReverseSequence", _reversed),
-    ("AffineGrid Col2Im Det STFT", _batches(0)),
+    ("AffineGrid Col2Im Det Inverse STFT", _batches(0)),
     ("GridSample", _batches(0, 1)),
     ("CausalConvWithState RotaryEmbedding", _batches(0, 3)),
     ("DeformConv", _batches(0, 2, 4)),

@@ -36,6 +36,7 @@ DEVELOPER = frozenset(
 SERVER = frozenset(
     {
         "bundle/processing.py",
+        "bundle/signing.py",
         "learning/grouping.py",
         "learning/grouping_rules.py",
         "learning/grouping_walk.py",
@@ -74,7 +75,10 @@ def fill(folder: str, names: Sequence[str]) -> None:
         for path in device_files(build.ROOT):
             source, copy = os.path.join(build.ROOT, path), os.path.join(folder, path)
             if path.startswith("reference"):
-                archive.write(source, path)
+                entry = zipfile.ZipInfo(path)  # without the file's time, so that equal files give equal bits
+                entry.external_attr = 0o644 << 16
+                with open(source, "rb") as file:
+                    archive.writestr(entry, file.read(), zipfile.ZIP_DEFLATED, 9)
             else:
                 os.makedirs(os.path.dirname(copy), exist_ok=True)
                 shutil.copyfile(source, copy)

@@ -47,6 +47,7 @@ RECORDS: tuple[Operator, ...] = (
         reference="linear",
     ),
     _op("GroupedMatMul", since=1, inputs=(3, 5), attrs=ACTIVATION, domain="msedge", reference="grouped"),
+    _op("Inverse", since=1, domain="com.microsoft", reference="linear"),
     _op(
         "MatMul",
         since=1,

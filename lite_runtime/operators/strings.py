@@ -16,6 +16,12 @@ RECORDS: tuple[Operator, ...] = (
     _op("StringNormalizer", since=10, attrs="case_change_action:s is_case_sensitive:i locale:s stopwords:S"),
     _op("StringSplit", since=20, outputs=(2, 2), attrs="delimiter:s maxsplit:i"),
     _op(
+        "Tokenizer",
+        since=1,
+        domain="com.microsoft",
+        attrs="mark:i mincharnum:i pad_value:s separators:S tokenexp:s",
+    ),
+    _op(
         "TfIdfVectorizer",
         since=9,
         attrs=(

@@ -8,6 +8,8 @@ import numpy as np
 
 from lite_runtime import steps
 from lite_runtime.graph import Array
+from lite_runtime.ops._checks import dense_strides
+from lite_runtime.ops._copy import Dim, emit_copy
 from lite_runtime.ops._outer import emit_transposed_product
 from lite_runtime.ops._panels import (
     NO_ACTIVATION,
@@ -179,6 +181,9 @@ def _bind_product(b: Binder, bias: Operand | None, residual: Operand | None, tra
     else:
         p = Product(m, n, k)
         batch = broadcast([left_shape[:-2], right_shape[:-2]])
+        a, left_shape = _spread(b, a, left_shape, batch)
+        right, right_shape = _spread(b, right, right_shape, batch)
+        batch_b = prod(right_shape[:-2])
         p.batches, p.batch_c = prod(batch), 4 * m * n
         p.batch_a = _batch_step(left_shape[:-2], batch, 4 * m * k)
         p.batch_w = _batch_step(right_shape[:-2], batch, 4 * packed_size(k, n, b.lanes))
@@ -202,12 +207,21 @@ def _outer(b: Binder, a: Operand, right: Operand, out: Operand) -> bool:
 
 
 def _batch_step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> int:
-    """Byte distance between batches: 0 if one matrix is used for all; mixed cases are not supported."""
-    if prod(shape) == prod(batch):
-        return step
-    if prod(shape) == 1:
-        return 0
-    raise NoKernel(f"batches {list(shape)} broadcast to {list(batch)}")
+    """Byte distance between batches: 0 if one matrix is used for all."""
+    return step if prod(shape) == prod(batch) else 0
+
+
+def _spread(b: Binder, x: Operand, shape: tuple[int, ...], batch: tuple[int, ...]) -> tuple[Operand, tuple[int, ...]]:
+    """An operand that has neither one matrix nor all, such as the keys that several heads share, as a dense copy with
+    all of them."""
+    if prod(shape[:-2]) in (1, prod(batch)):
+        return x, shape
+    whole = (*batch, *shape[-2:])
+    own = (*(1,) * (len(whole) - len(shape)), *shape)
+    taken = [0 if size == 1 else step for size, step in zip(own, dense_strides(own), strict=True)]
+    copy = b.scratch("float32", whole)
+    emit_copy(b, x, copy, [Dim(*d) for d in zip(whole, taken, dense_strides(whole), strict=True)])
+    return copy, whole
 
 
 def _pack(

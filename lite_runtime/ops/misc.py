@@ -68,8 +68,10 @@ def _dft(n: Inference) -> list[Spec]:
 @infer("STFT")
 def _stft(n: Inference) -> list[Spec]:
     signal = n.spec(0)
-    if len(signal.shape) != 3 or signal.shape[2] not in (1, 2) or not (n.has(2) or n.has(3)):
-        raise n.error(f"expected a signal (batch, length, 1 or 2) and a window or its length, got {signal.shape}")
+    pairs = len(signal.shape) == 3 and signal.shape[2] in (1, 2)
+    if not (pairs or len(signal.shape) == 2) or not (n.has(2) or n.has(3)):
+        wanted = "a signal (batch, length) or (batch, length, 1 or 2), and a window or its length"
+        raise n.error(f"expected {wanted}, got {signal.shape}")
     step = _length(n, 1, 1)
     size = _length(n, 3, n.spec(2).size if n.has(2) else 0)
     if size > signal.shape[1]:
@@ -98,6 +100,12 @@ def _det(n: Inference) -> list[Spec]:
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise n.error(f"expected square matrices, got shape {shape}")
     return [Spec(n.spec(0).dtype, shape[:-2])]
+
+
+@infer("Inverse")
+def _inverse(n: Inference) -> list[Spec]:
+    (det,) = _det(n)
+    return [Spec(det.dtype, n.spec(0).shape)]
 
 
 @infer("BitCast")

@@ -82,3 +82,13 @@ def _einsum(*inputs: Array, equation: str) -> Array:
 def _det(x: Array, /) -> Array:
     require(x.ndim >= 2 and x.shape[-1] == x.shape[-2], f"expected square matrices, got shape {x.shape}")
     return np.asarray(np.linalg.det(x)).astype(x.dtype)
+
+
+@define("Inverse")
+@in_float32
+def _inverse(x: Array, /) -> Array:
+    """Of each square matrix; of one that has none, numbers that are not finite."""
+    require(x.ndim >= 2 and x.shape[-1] == x.shape[-2], f"expected square matrices, got shape {x.shape}")
+    singular = np.linalg.det(x) == 0 if x.size else np.zeros(x.shape[:-2], bool)
+    held = np.where(singular[..., None, None], np.eye(x.shape[-1], dtype=x.dtype), x)
+    return np.where(singular[..., None, None], np.nan, np.linalg.inv(held)).astype(x.dtype)

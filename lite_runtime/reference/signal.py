@@ -55,12 +55,12 @@ def _stft(
     /,
     onesided: int = 1,
 ) -> Array:
-    """signal (batch, length, 1 or 2) -> (batch, frames, bins, 2)."""
-    require(signal.ndim == 3, f"expected a signal of rank 3, got shape {signal.shape}")
+    """signal (batch, length, 1 or 2), or (batch, length) as PyTorch exports it -> (batch, frames, bins, 2)."""
+    require(signal.ndim in (2, 3), f"expected a signal of rank 2 or 3, got shape {signal.shape}")
     require(window is not None or frame_length is not None, "expected window or frame_length, got neither")
     size = int(optional_scalar(frame_length, 0 if window is None else window.size, "frame_length"))
     step = int(scalar(frame_step, "frame_step"))
-    z = _complex(signal)
+    z = _complex(signal if signal.ndim == 3 else signal[..., None])
     require(0 < size <= z.shape[1], f"expected frame_length in [1, {z.shape[1]}], got {size}")
     frames = np.lib.stride_tricks.sliding_window_view(z, size, axis=1)[:, ::step]
     frames = frames if window is None else frames * window

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -63,13 +63,69 @@ def _string_normalizer(
     return _objects(kept, (len(kept),) if x.ndim == 1 else (1, len(kept)))
 
 
-@define("RegexFullMatch")
-def _regex_full_match(x: Array, /, pattern: str = "") -> Array:
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """ONNX means RE2's syntax, in which classes such as \\w are those of ASCII."""
     try:
-        compiled = re.compile(pattern)
+        return re.compile(pattern, re.ASCII)
     except re.error as error:
         raise InputError(f"expected a regular expression, got {pattern!r}: {error}") from error
+
+
+@define("RegexFullMatch")
+def _regex_full_match(x: Array, /, pattern: str = "") -> Array:
+    compiled = _compiled(pattern)
     return np.array([compiled.fullmatch(text(v)) is not None for v in x.ravel()], bool).reshape(x.shape)
+
+
+_START, _END = "\x02", "\x03"
+
+
+@define("Tokenizer")
+def _tokenizer(
+    x: Array,
+    /,
+    mark: int = 0,
+    mincharnum: int = 1,
+    pad_value: str = "",
+    separators: Sequence[str] = (),
+    tokenexp: str = "",
+) -> Array:
+    """x [C] or [N, C] -> x's shape and the most tokens of an element, padded.
+
+    ONNX Runtime's operator, as scikit-learn's text vectorisers are exported. Tokens match `tokenexp`, or are what is
+    left between `separators`, regular expressions applied one after the other. One empty separator: characters.
+    """
+    require(x.ndim in (1, 2), f"expected shape [C] or [N, C], got {x.shape}")
+    require(mincharnum >= 1, f"expected mincharnum of at least 1, got {mincharnum}")
+    require(bool(separators) != bool(tokenexp), "expected either separators or tokenexp")
+    patterns = [_compiled(text(p)) for p in ([tokenexp] if tokenexp else separators) if p]
+
+    def tokens(line: str) -> list[str]:
+        if tokenexp:
+            return [m.group() for m in patterns[0].finditer(line)]
+        if not patterns:
+            return list(line)
+        parts = [line]
+        for pattern in patterns:
+            parts = [part for held in parts for part in _between(pattern, held)]
+        return parts
+
+    rows = [[t for t in tokens(text(v)) if len(t) >= mincharnum] for v in x.ravel()]
+    if mark and any(map(text, x.ravel())):  # where all is empty, ONNX Runtime marks nothing
+        rows = [[_START, *row, _END] for row in rows]
+    widest = max(map(len, rows), default=0)
+    padded = [token for row in rows for token in (*row, *[text(pad_value)] * (widest - len(row)))]
+    return _objects(padded, (*x.shape, widest))
+
+
+def _between(pattern: re.Pattern[str], line: str) -> Iterator[str]:
+    """What is left between the matches of a pattern that are not empty."""
+    start = 0
+    for match in pattern.finditer(line):
+        if match.end() > match.start():
+            yield line[start : match.start()]
+            start = match.end()
+    yield line[start:]
 
 
 @define("TfIdfVectorizer")

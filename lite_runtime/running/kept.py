@@ -28,6 +28,7 @@ import numpy as np
 
 from lite_runtime import bundle
 from lite_runtime._blake import blake2b
+from lite_runtime.bundle.layout import table_digest
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Node, Spec, StateUse, Value, dtype_name, numpy_dtype, spec_of
 from lite_runtime.native import build, trust
@@ -50,10 +51,14 @@ MOST_BYTES, MOST_FILES = 1 << 29, 256
 
 
 class Origin:
-    """The origin of a graph: the bundle's digest, its bytes, the signature."""
+    """The origin of a graph: a bundle's bytes, the signature, and what else decides its constants.
 
-    def __init__(self, digest: str, data: memoryview, signature: str) -> None:
-        self.digest, self.data, self.signature = digest, data, signature
+    `digest` is of this very file: a program refers to constants by their place in it, and two files of the same
+    contents may differ in that, if one of them is signed.
+    """
+
+    def __init__(self, data: memoryview, signature: str, further: str = "") -> None:
+        self.digest, self.data, self.signature = f"{table_digest(data)}{further}", data, signature
 
 
 class _Place:
@@ -160,12 +165,12 @@ def read(source: bundle.Source) -> bundle.Bundle | Sketch:
     Raises BundleError for a source that is not a bundle.
     """
     file = bundle.opened(source)
-    path = _path("signatures", file.digest)
+    path = _path("signatures", table_digest(file.data))
     found = _load(path) if path else None
     if found is not None:
         return _sketch(file, *found)
     held = bundle.read(source)
-    if path and held.digest == file.digest:
+    if path and table_digest(held.data) == table_digest(file.data):
         faces = {name: (graph.inputs, graph.outputs) for name, graph in held.signatures.items()}
         specs = {name: spec_of(array) for name, array in held.state.items()}
         _save(path, {"signatures": faces, "uses": held.uses, "state": specs}, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from math import prod
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lite_runtime import bundle
+from lite_runtime._extras import install_line
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Graph, Value, numpy_dtype
 from lite_runtime.native import build
@@ -251,7 +253,7 @@ class Model:
 
     def _executor(self, signature: str) -> Executor:
         if signature not in self._executors:
-            origin = Origin(self._held.digest, self._held.data, signature)
+            origin = Origin(self._held.data, signature)
             self._executors[signature] = Executor(self._graph(signature), self._settings, origin)
         return self._executors[signature]
 
@@ -267,8 +269,8 @@ class Model:
                 held, (_, name) = self._held, self._loaded
                 graph, use = held.signatures[signature], self._uses[signature]
                 origins = (
-                    Origin(held.digest, held.data, signature),
-                    None if name is None else Origin(f"{held.digest}{name}", held.data, signature),
+                    Origin(held.data, signature),
+                    None if name is None else Origin(held.data, signature, name),
                 )
                 self._stateful[signature] = Stateful(graph, use, self._store, self._settings, origins, self._seen)
             return self._stateful[signature]
@@ -283,6 +285,7 @@ def load(
     iterations: int = 100_000,
     choices: Mapping[str, str] | None = None,
     state: Mapping[str, Array] | str | os.PathLike[str] | None = None,
+    trust: Sequence[str | os.PathLike[str]] = (),
 ) -> Model:
     """Open a bundle.
 
@@ -290,8 +293,9 @@ def load(
     including the calling thread; as many take part as the inference gains from. backend: one of BACKENDS. limit: memory
     limit of one inference in bytes. iterations: greatest number of loop bodies in one inference. choices: options by
     key (`lite_runtime.native.tuning`), instead of this machine's tuning. state: complete initial state instead of the
-    bundle's: arrays by name, or the path of a file that `Model.save_state` wrote. Raises BundleError for a file that is
-    not a bundle, InputError for state of another model.
+    bundle's: arrays by name, or the path of a file that `Model.save_state` wrote. trust: files of public keys, one of
+    which must have signed the bundle (needs `cryptography`); empty: any bundle. Raises BundleError for a file that is
+    not a bundle, InputError for state of another model, MsedgeError for a bundle that no trusted key has signed.
     """
     if backend not in BACKENDS:
         raise InputError(f"expected a backend of {', '.join(BACKENDS)}, got {backend!r}")
@@ -300,10 +304,14 @@ def load(
     native = backend != "reference" and (backend != "auto" or build.available())
     if native and not build.available():
         raise MsedgeError(
-            "this machine has no compiled native kernels and cannot compile them: pip install 'msedge[jit]',"
-            " or load with backend='reference'"
+            f"this machine has no compiled native kernels and cannot compile them: {install_line('jit', ['numba'])}, or"
+            " load with backend='reference'"
         )
     held = kept.read(source) if native else bundle.read(source)
+    if trust:
+        from lite_runtime.bundle import keys
+
+        keys.check(bundle.opened(held.data), [keys.public_key(path) for path in trust], time.time())
     settings = Settings(
         threads=threads,
         native=native,

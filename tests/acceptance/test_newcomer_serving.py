@@ -22,11 +22,13 @@ from typer.testing import CliRunner
 
 import msedge
 from edge.cli.app import app
+from edge.gateway.cache import Figures
 from edge.gateway.models.config import _File, parse_config
 from edge.gateway.operate.metrics import Gauges, families
 from edge.gateway.operate.settings import Settings
 from edge.gateway.operate.sources import entries, resolve
 from edge.gateway.operate.statistics import Statistics
+from edge.gateway.sources.credentials import Credentials
 from lite_runtime.bundle import processing
 from tests.edge.gateway.live import Live, bundle_of, live
 
@@ -180,7 +182,7 @@ def test_every_setting_is_listed_with_its_default() -> None:
         names, values = re.findall(r"`([^`]+)`", row[0]), row[1].split(", ")
         listed |= dict(zip(names, values, strict=True))
     assert list(listed) == list(entries())
-    sizes = {64 << 20: "64 MiB", 256 << 20: "256 MiB"}
+    sizes = {64 << 20: "64 MiB", 256 << 20: "256 MiB", 1 << 30: "1 GiB", 16 << 30: "16 GiB"}
     for name, told in listed.items():
         value = value_of(Settings(), name)
         if value in ("", ()):
@@ -197,7 +199,9 @@ def test_files_on_the_page_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "msedge.toml").write_text(settings)
     found = resolve({}, {}, folder=tmp_path)
     assert found.port == 9000 and found.models == (str(tmp_path / "models"),) and found.limits.body == 8 << 20
-    (config,) = blocks(section("Models"), "toml")
+    config, credentials = blocks(section("Models"), "toml")[:2]
+    (tmp_path / "credentials.toml").write_text(credentials)
+    assert Credentials.of_file(tmp_path / "credentials.toml").at("registry.example").token_file
     told = tomllib.loads(config)
     parse_config(told, "config.toml")
     assert set(told) == set(_File.__struct_fields__)
@@ -210,10 +214,11 @@ def test_flags_and_metrics_on_the_page_are_there() -> None:
         for line in block.splitlines():
             if line.startswith("msedge "):
                 assert {w.partition("=")[0] for w in shlex.split(line, comments=True) if w.startswith("--")} <= known
-    gauges = Gauges(**{field.name: 0 if field.type in ("int", "float") else {} for field in dataclasses.fields(Gauges)})
-    given = {family.name for family in families(Statistics(), gauges)}
+    given = {field.name: 0 if field.type in ("int", "float") else {} for field in dataclasses.fields(Gauges)}
+    gauges = Gauges(**{**given, "cache": Figures(0, 1, 0, 0)})  # type: ignore[arg-type]
+    shown = {family.name for family in families(Statistics(), gauges)}
     named = set(re.findall(r"`((?:nv|msedge)_[a-z_]+)`", section("Operation")))
-    assert named == {name for name in given if name.startswith(("nv_", "msedge_"))}
+    assert named == {name for name in shown if name.startswith(("nv_", "msedge_"))}
 
 
 def test_headings_that_are_linked_exist() -> None:

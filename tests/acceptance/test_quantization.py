@@ -8,7 +8,8 @@ import onnx
 import pytest
 
 import lite_runtime
-from benchmarks.tasks import TASKS, Task
+from benchmarks.accuracy.measures import Task
+from benchmarks.accuracy.published import TASKS
 from converter import convert
 from converter.quantize import Options
 from converter.report import Sums, page

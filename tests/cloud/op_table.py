@@ -185,6 +185,7 @@ ROWS: list[Row] = [
     Row("DFT", [f(2, 5, 2)], {"inverse": 1, "onesided": 1}, oracle="reference"),
     Row("DFT", [f(2, 4, 6, 1)], {"axis": 2}, opset=18),
     Row("STFT", [f(2, 16, 1), Const(np.array(3)), f(8)]),
+    Row("STFT", [f(2, 16), Const(np.array(3)), f(8)]),
     Row("STFT", [f(2, 16, 1), Const(np.array(4)), None, Const(np.array(5))], {"onesided": 0}),
     *(Row(f"{name}Window", [Const(np.array(9))], {"periodic": periodic})
       for name in ("Blackman", "Hamming", "Hann") for periodic in (0, 1)),

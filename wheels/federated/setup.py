@@ -1,4 +1,8 @@
-"""Builds the wheel of `federated` for devices: plain Python, over the runtime of the same version and Flower."""
+"""Builds the wheel of `federated` for devices: plain Python, over the runtime of the same version and Flower.
+
+The runtime is not among its requirements, though it is needed: pip would look for a package of that name on an index,
+where nobody owns it. Both wheels are installed from their files.
+"""
 
 import shutil
 import tomllib
@@ -15,7 +19,7 @@ BUILD.mkdir(parents=True, exist_ok=True)
 setup(
     version=project["version"],
     python_requires=project["requires-python"],
-    install_requires=[f"msedge-runtime=={project['version']}", *project["optional-dependencies"]["federated"]],
+    install_requires=project["optional-dependencies"]["federated"],
     packages=find_packages(str(ROOT), include=["federated", "federated.*"]),
     package_dir={"federated": "../../federated"},
     package_data={"federated": ["py.typed"]},

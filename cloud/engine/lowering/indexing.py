@@ -121,3 +121,8 @@ def tensor_scatter(
 @lowering("Det")
 def determinant(x: Tensor) -> Tensor:
     return jnp.linalg.det(x)
+
+
+@lowering("Inverse")
+def inverse(x: Tensor) -> Tensor:
+    return jnp.linalg.inv(x)

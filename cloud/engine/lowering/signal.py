@@ -71,11 +71,11 @@ def dft(
 def stft(
     signal: Tensor, step: Tensor, shape: Tensor | None = None, length: Tensor | None = None, *, onesided: int = 1
 ) -> Tensor:
-    """signal [batch, length, 1 or 2], `shape` a window [n] -> [batch, frames, bins, 2]."""
+    """signal [batch, length, 1 or 2] or [batch, length], `shape` a window [n] -> [batch, frames, bins, 2]."""
     if shape is None and length is None:
         raise EngineError("expected a window or a frame_length, got neither")
     size = static_int(length, "the frame's length") if shape is None else shape.shape[0]
-    z = _complex(signal)
+    z = _complex(signal if signal.ndim == 3 else signal[..., None])
     starts = np.arange(0, z.shape[1] - size + 1, static_int(step, "the frame's step"))
     frames = z[:, starts[:, None] + np.arange(size)]
     y = jnp.fft.fft(frames if shape is None else frames * shape, axis=-1)

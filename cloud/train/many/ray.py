@@ -1,4 +1,4 @@
-"""The same training and prediction on a Ray cluster: `pip install 'msedge[ray]'`.
+"""The same training and prediction on a Ray cluster; needs the extra `ray`.
 
 Ray starts the workers and restarts them when one is lost; everything else (where batches come from, plans, checkpoints)
 is as it is without Ray.

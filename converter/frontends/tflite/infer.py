@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from converter.errors import ConvertError
-from converter.ir import build, spec
+from converter.ir import build, own_shapes, spec
 from lite_runtime.graph import OPSET
 
 __all__ = ["infer"]
@@ -34,16 +34,11 @@ def infer(node: ir.Node) -> None:
 
 
 def _own(node: ir.Node) -> None:
-    """Our integer operators with a float result; DynamicQuantizeLinear gives what its attribute says."""
-    if node.op_type == "DynamicQuantizeLinear":
-        x = node.inputs[0]
-        types = (_T.INT8 if build.attr(node, "dtype", "uint8") == "int8" else _T.UINT8, _T.FLOAT)
-        for value, dtype in zip(node.outputs, (types[0], types[1], types[0]), strict=False):
-            value.type = ir.TensorType(dtype)
-        node.outputs[0].shape = None if x is None or x.shape is None else ir.Shape(x.shape)
-        return
-    zero_point = node.inputs[7] if len(node.inputs) > 7 else None
-    node.outputs[0].type = ir.TensorType(_T.FLOAT if zero_point is None else zero_point.dtype or _T.FLOAT)
+    """Operators of our own domain."""
+    rule = own_shapes.RULES.get(node.op_type)
+    for value, (dtype, shape) in zip(node.outputs, rule(node) if rule else (), strict=False):
+        value.type = None if dtype is None else ir.TensorType(dtype)
+        value.shape = None if shape is None else ir.Shape(shape)
 
 
 def _nested(node: ir.Node) -> None:

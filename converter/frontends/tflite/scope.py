@@ -64,15 +64,15 @@ class Program:
         self.states = States(model, self.graph, self.name)
 
     def name(self, hint: str) -> str:
-        """`hint` itself if the name is still free."""
-        if hint and hint not in self._taken:
+        """`hint` itself if the name is still free, and not so long that a bundle cannot hold it."""
+        if hint and len(hint) <= build.LONGEST and hint not in self._taken:
             self._taken.add(hint)
             return hint
         return self.fresh(hint)
 
     def fresh(self, hint: str) -> str:
         """An unused name that ends in a number."""
-        hint = hint or "value"
+        hint = hint[: build.LONGEST] or "value"
         name = next(name for name in (f"{hint}~{number}" for number in self._numbers) if name not in self._taken)
         self._taken.add(name)
         self._made.add(name)

@@ -17,7 +17,7 @@ from converter.quantize.calibration.observe import Statistics
 from converter.quantize.options import Method, Options
 from lite_runtime.graph import Array
 
-__all__ = ["LIMITS", "Histogram", "Params", "Range", "affine", "choose", "fake", "saturated", "symmetric"]
+__all__ = ["LIMITS", "Function", "Histogram", "Params", "Range", "affine", "choose", "fake", "saturated", "symmetric"]
 
 LIMITS: Mapping[str, tuple[int, int]] = {
     "int8": (-128, 127),
@@ -116,8 +116,15 @@ def saturated(histogram: Histogram, params: Params) -> float:
     return float(histogram.counts[outside].sum() / total) if total else 0.0
 
 
-def choose(statistics: Statistics, options: Options, dtype: str = "int8") -> Range:
-    """The range by the options' method (auto: mse) for the observed values; a constant stays inside its range."""
+Function = Callable[[Array], Array]
+"""An elementwise function, float to float."""
+
+
+def choose(statistics: Statistics, options: Options, dtype: str = "int8", behind: Function | None = None) -> Range:
+    """The range by the options' method (auto: mse) for the observed values; a constant stays inside its range.
+
+    `behind`: the function that alone reads the tensor; mse is then that of its results.
+    """
     observed = Range(min(statistics.low, statistics.high), max(statistics.low, statistics.high))
     if not statistics.elements:
         return Range(0.0, 0.0)
@@ -125,7 +132,10 @@ def choose(statistics: Statistics, options: Options, dtype: str = "int8") -> Ran
         return observed
     if dtype == "int16":
         return Range(_HEADROOM * observed.low, _HEADROOM * observed.high)
-    return _METHODS[options.method](Histogram(statistics.counts, observed.low, observed.high), options)
+    histogram = Histogram(statistics.counts, observed.low, observed.high)
+    if behind is not None and _METHODS[options.method] is _mse:
+        return _mse(histogram, options, behind)
+    return _METHODS[options.method](histogram, options)
 
 
 def _minmax(histogram: Histogram, options: Options) -> Range:
@@ -150,21 +160,27 @@ _STEPS = 40
 _LEAST_SHARE = 0.02
 
 
-def _mse(histogram: Histogram, options: Options) -> Range:
+def _mse(histogram: Histogram, options: Options, behind: Function | None = None) -> Range:
     """The range with the least mean squared error of rounding and clipping: each bound in turn is reduced by
-    geometrically spaced factors, until neither changes."""
+    geometrically spaced factors, until neither changes. `behind`: the error of this function's results counts, for
+    example none where a HardSwish is 0."""
     used = histogram.counts > 0
     centres, weights = histogram.centres[used], histogram.counts[used].astype(np.float64)
     inside = histogram.width**2 / 12
+    result, slope = centres, np.ones(1)
+    if behind is not None:
+        result, reach = behind(centres), histogram.width / 2
+        slope = np.square((behind(centres + reach) - behind(centres - reach)) / histogram.width)
 
     @cache  # a bound that did not change makes the next round ask for the same ranges
     def cost(low: float, high: float) -> float:
         params = affine(low, high)
         step = params.scale
         codes = np.clip(np.rint(centres / step) + params.zero_point, *LIMITS[params.dtype])
-        error = np.square((codes - params.zero_point) * step - centres)
+        rounded = (codes - params.zero_point) * step
+        error = np.square((rounded if behind is None else behind(rounded)) - result)
         # values in bins narrower than a step spread over the step; in wider bins they are rounded within the bin
-        return float((weights * np.maximum(error, min(inside, step**2 / 12))).sum())
+        return float((weights * np.maximum(error, slope * min(inside, step**2 / 12))).sum())
 
     best = Range(min(histogram.low, 0.0), max(histogram.high, 0.0))
     least = cost(*best)

@@ -39,15 +39,17 @@ class _Rounding:
 
 class Simulation:
     """`model` (float, not changed), quantised by `plan` with `weights` by initialiser name (missing ones are rounded to
-    the nearest)."""
+    the nearest); None: weights stay float."""
 
-    def __init__(self, model: ir.Model, plan: Plan, weights: Mapping[str, Quantized], *, threads: int = 0) -> None:
+    def __init__(
+        self, model: ir.Model, plan: Plan, weights: Mapping[str, Quantized] | None, *, threads: int = 0
+    ) -> None:
         copy = model.clone()
         build.adopt(copy)
         twins = dict(zip(build.nodes(model), build.nodes(copy), strict=True))  # those of subgraphs read values too
         values = {v.name: v for v in (*copy.graph.inputs, *(o for n in copy.graph for o in n.outputs)) if v.name}
         for node, scheme in plan.integer.items():
-            if scheme.role == "contraction":
+            if scheme.role == "contraction" and weights is not None:
                 _round_weights(node, twins[node], weights)
         self._given = dict[ir.Value, _Rounding]()
         for value in plan.tensors:

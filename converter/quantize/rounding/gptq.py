@@ -13,13 +13,16 @@ If the operator has a bias, or a place for one, that bias absorbs the mean of e'
 covariance of x: after a Relu the mean makes up most of x x'. The groups of a convolution, including single channels of
 depthwise ones, are separate layers, stacked.
 
+H of a long layer is cut into diagonal blocks: errors are compensated within a block only. The estimated work of all
+layers decides how long blocks may be.
+
 Results do not depend on the order of samples or on threads: H is an exact sum, and every product of matrices is
 `exact.product`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -49,10 +52,17 @@ _ROWS = 512
 """The most input rows of one sample that a layer uses, evenly spread: a convolution's patches overlap."""
 _SAMPLES = 256
 """The most samples that are run; the mean of x x' hardly changes with more."""
-_SECONDS = 8.0
-"""The estimated time of all runs and sums; samples that would take longer are left out, from the fifth on."""
+_SECONDS: Mapping[int, float] = {8: 8.0, 4: 32.0}
+"""By bits: the estimated time of all runs, sums and rounding. Eight bits gain little: their noise is 10 dB and more
+below that of activations."""
 _SUMS = 5e9
 """Products added in a second, only an estimate."""
+_LENGTHS = (1 << 20, 2048, 1024, 512, 256, 128)
+"""Lengths of a block of H, the first whose estimated work fits `_SECONDS`; else the last."""
+_ALIGNED = 64
+"""Blocks of H start at multiples of this."""
+_FEWEST = 4
+"""The fewest samples."""
 _MEMORY = 1 << 29
 """The most bytes of Hessians in memory at a time; more layers mean more passes over the samples."""
 
@@ -66,20 +76,22 @@ def round_layer(
     search: bool = True,
     damping: float = DAMPING,
     activation_order: bool = True,
+    scales: Array | None = None,
 ) -> tuple[Array, Array]:
     """Integers (int8 [..., k, n]) and scales (float32 [..., groups, n]) for the weights `weight` [..., k, n] of layers
     x @ weight; leading axes stack independent layers.
 
     `hessian`: [..., k, k], the mean of x x'. `groups`: [k] non-decreasing integers from 0; rows of one group share
     scales. Scales of small groups are chosen when their first row is reached, for the weights as changed by then. With
-    `activation_order`, rows with the strongest inputs come first and all scales are chosen beforehand. Outputs for
-    which plain rounding has the smaller error e' H e get plain rounding.
+    `activation_order`, rows with the strongest inputs come first and all scales are chosen beforehand, unless `scales`
+    [..., groups, n] are given. Outputs for which plain rounding has the smaller error e' H e get plain rounding.
     """
     shape, weight = weight.shape, weight.astype(np.float64).reshape(-1, *weight.shape[-2:])
     hessian = hessian.reshape(-1, *hessian.shape[-2:])
     spans = _spans(groups)
-    beforehand = activation_order or max((b - a for a, b in spans), default=0) > _CHUNK
-    scales = np.stack([_scales(weight[:, a:b], bits, search) for a, b in spans], 1)
+    beforehand = scales is not None or activation_order or max((b - a for a, b in spans), default=0) > _CHUNK
+    if scales is None:
+        scales = _scales_of(weight, groups, bits, search)
     moved = _moved(weight, hessian, groups, scales, bits, search, damping, activation_order, beforehand)
     plain = weights.round_to(weight, scales[:, groups], bits), scales
     values, scales = _least(weight, hessian, groups, moved, plain)
@@ -140,6 +152,11 @@ def _scales(rows: Array, bits: Bits, search: bool) -> Array:
     """[g, k, n] -> [g, n]"""
     columns = np.ascontiguousarray(rows.swapaxes(-1, -2), np.float32)
     return weights.group_scales(columns.reshape(-1, rows.shape[-2]), bits, search=search).reshape(-1, rows.shape[-1])
+
+
+def _scales_of(weight: Array, groups: Array, bits: Bits, search: bool) -> Array:
+    """[g, k, n] -> [g, groups, n]"""
+    return np.stack([_scales(weight[:, a:b], bits, search) for a, b in _spans(groups)], 1)
 
 
 def _spans(groups: Array) -> list[tuple[int, int]]:
@@ -226,17 +243,36 @@ def round_weights(
     """
     found: dict[str, Quantized] = {}
     every = list(_layers(model, smallest))
-    shapes = [layer.matrix(layer.weight).shape for layer in every if layer.weight.ndim > 2]
-    sums = _ROWS * sum(groups * length**2 for groups, length, _ in shapes)
-    used = samples.first(affordable(_SECONDS, 2 * run_seconds(model) + sums / _SUMS, 4, _SAMPLES))
-    for layers in _batches(every):
+    shapes = [layer.matrix(layer.weight).shape for layer in every]
+    most = next((n for n in _LENGTHS if _work(shapes, n, _FEWEST) <= _SECONDS[bits]), _LENGTHS[-1])
+    each = 2 * run_seconds(model) + _work(shapes, most, 1) - _work(shapes, most, 0)
+    used = samples.first(affordable(_SECONDS[bits], each, _FEWEST, _SAMPLES))
+    for layers in _batches(every, most):
         runner = Runner(model, {layer.inputs for layer in layers}, threads=threads)
-        for layer, gram in zip(layers, _grams(layers, runner, used), strict=True):
-            found[layer.name] = _round(layer, gram, bits, block_size, search, activation_order)
+        for layer, grams in zip(layers, _grams(layers, runner, used, most), strict=True):
+            found[layer.name] = _round(layer, grams, most, bits, block_size, search, activation_order)
     return found
 
 
-def _round(layer: _Layer, gram: exact.Gram, bits: Bits, block: int, search: bool, activation_order: bool) -> Quantized:
+def _work(shapes: Iterable[tuple[int, ...]], most: int, samples: int) -> float:
+    """An estimate of the seconds for layers [groups, k, n] with blocks of at most `most` of H."""
+    total = 0
+    for groups, length, outputs in shapes:
+        block = min(length, most)
+        total += groups * length * block * (samples * _ROWS + block + 4 * outputs)
+    return total / _SUMS
+
+
+def _parts(length: int, most: int) -> list[tuple[int, int]]:
+    """(first row, row past the last) of the blocks of H: as equal as multiples of `_ALIGNED` allow."""
+    count = -(-length // most)
+    size = -(-length // (count * _ALIGNED)) * _ALIGNED if count > 1 else length
+    return [(a, min(a + size, length)) for a in range(0, length, size)]
+
+
+def _round(
+    layer: _Layer, grams: list[exact.Gram], most: int, bits: Bits, block: int, search: bool, activation_order: bool
+) -> Quantized:
     matrix = layer.matrix(layer.weight)
     axis = layer.place.reduction % layer.weight.ndim
     length = layer.weight.shape[axis]
@@ -246,12 +282,23 @@ def _round(layer: _Layer, gram: exact.Gram, bits: Bits, block: int, search: bool
     rows = np.arange(matrix.shape[1])
     per_slice = -(-length // block) if block else 1
     groups = rows // length * per_slice + rows % length // block if block else np.zeros_like(rows)
-    hessian = gram.covariance if layer.centred else gram.matrix
-    values, scales = round_layer(matrix, hessian, groups, bits=bits, search=search, activation_order=activation_order)
+    parts = _parts(len(rows), most)
+    scales = _scales_of(matrix.astype(np.float64), groups, bits, search) if len(parts) > 1 else None
+    values = np.zeros(matrix.shape, np.int8)
+    for (a, b), gram in zip(parts, grams, strict=True):
+        own = groups[a:b] - groups[a]
+        given = None if scales is None else scales[:, groups[a] : groups[b - 1] + 1]
+        hessian = gram.covariance if layer.centred else gram.matrix
+        values[:, a:b], made = round_layer(
+            matrix[:, a:b], hessian, own, bits=bits, search=search, activation_order=activation_order, scales=given
+        )
+        scales = made if len(parts) == 1 else scales
+    assert scales is not None, "there is at least one part"
     shift = None
     if layer.centred:
         error = matrix - values * scales[:, groups].astype(np.float64)
-        shift = exact.product(gram.mean[:, None], error).reshape(-1).astype(np.float32)
+        mean = np.concatenate([gram.mean for gram in grams], axis=-1)
+        shift = exact.product(mean[:, None], error).reshape(-1).astype(np.float32)
     restored = layer.restore(values, length)
     if not block:
         channels = layer.place.channels % layer.weight.ndim
@@ -259,13 +306,13 @@ def _round(layer: _Layer, gram: exact.Gram, bits: Bits, block: int, search: bool
     return Quantized(restored, layer.restore(scales, per_slice), axis, block, bits, shift)
 
 
-def _batches(layers: Sequence[_Layer]) -> Iterator[list[_Layer]]:
+def _batches(layers: Sequence[_Layer], most: int) -> Iterator[list[_Layer]]:
     """Groups of layers whose Hessians fit into memory together."""
     batch: list[_Layer] = []
     held = 0
     for layer in layers:
         groups, length, _ = layer.matrix(layer.weight).shape
-        size = 8 * groups * length**2
+        size = 8 * groups * length * min(length, most)
         if batch and held + size > _MEMORY:
             yield batch
             batch, held = [], 0
@@ -275,18 +322,22 @@ def _batches(layers: Sequence[_Layer]) -> Iterator[list[_Layer]]:
         yield batch
 
 
-def _grams(layers: Sequence[_Layer], runner: Runner, samples: Samples) -> list[exact.Gram]:
-    """Two passes: the largest input of each column, then the sums on the grid that it determines."""
+def _grams(layers: Sequence[_Layer], runner: Runner, samples: Samples, most: int) -> list[list[exact.Gram]]:
+    """The blocks of each layer's H. Two passes: the largest input of each column, then the sums on the grid that it
+    determines."""
     largest = [np.zeros(layer.matrix(layer.weight).shape[:2]) for layer in layers]
     for sample in samples:
         seen = runner.run(sample)
-        for most, layer in zip(largest, layers, strict=True):
-            np.maximum(most, np.abs(layer.patches(seen[layer.inputs])).max(axis=1, initial=0), out=most)
-    grams = [exact.Gram(most) for most in largest]
+        for found, layer in zip(largest, layers, strict=True):
+            np.maximum(found, np.abs(layer.patches(seen[layer.inputs])).max(axis=1, initial=0), out=found)
+    parts = [_parts(found.shape[1], most) for found in largest]
+    grams = [[exact.Gram(found[:, a:b]) for a, b in own] for found, own in zip(largest, parts, strict=True)]
     for sample in samples:
         seen = runner.run(sample)
-        for gram, layer in zip(grams, layers, strict=True):
-            gram.add(layer.patches(seen[layer.inputs]))
+        for layer, own, blocks in zip(layers, parts, grams, strict=True):
+            rows = layer.patches(seen[layer.inputs])
+            for (a, b), gram in zip(own, blocks, strict=True):
+                gram.add(rows[..., a:b])
     return grams
 
 

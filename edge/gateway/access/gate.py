@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate"]
 
+_SETTINGS: Mapping[str, str] = {
+    "manage": "access.management", "metrics": "access.metrics", "memory": "access.shared_memory",
+}  # fmt: skip
+"""The setting that is a scope's rule."""
+
 
 class Gate:
     """The rules of `[serve.access]`: call `check` first for every request, and `refresh` about once a second."""
@@ -28,7 +33,10 @@ class Gate:
         self.issuer = _issuer(access, clock)
         self.quotas = Quotas()
         infer = "token" if access.tokens or access.issuer else "open"
-        self.rules: Mapping[str, str] = {"infer": infer, "manage": access.management, "metrics": access.metrics}
+        memory = "local token" if access.shared_memory == "loopback" and infer == "token" else access.shared_memory
+        self.rules: Mapping[str, str] = {
+            "infer": infer, "manage": access.management, "metrics": access.metrics, "memory": memory,
+        }  # fmt: skip
 
     @property
     def open(self) -> bool:
@@ -57,15 +65,13 @@ class Gate:
         but not from its owner: from web pages of other origins in a local browser, or through a local proxy.
         """
         rule = self.rules[scope]
-        if rule == "token":
-            return self._by_token(scope, peer, authorization)
         if rule == "off":
-            raise GatewayError(403, f"{scope}: disabled in this server's settings")
-        if rule == "loopback":
+            raise GatewayError(403, f"{scope}: disabled in this server's settings ({_SETTINGS[scope]})")
+        if rule in ("loopback", "local token"):
             if forwarded:
                 raise GatewayError(403, f"{scope}: allowed only for clients on this machine, not through a proxy")
             _demand_local(scope, peer, origin, host)
-        return ANYBODY
+        return self._by_token(scope, peer, authorization) if rule in ("token", "local token") else ANYBODY
 
     def _by_token(self, scope: str, peer: str, authorization: str | None) -> Grant:
         keyring: Keyring | Issuer | None = self.keyring
@@ -109,8 +115,8 @@ def _issuer(access: Access, clock: Callable[[], float]) -> Issuer | None:
 
 def _demand_local(scope: str, peer: str, origin: str | None, host: str | None) -> None:
     if peer and not is_loopback(peer):
-        raise GatewayError(403, f"{scope}: allowed only for clients on this machine, got {peer}; "
-                           'access.management = "token" allows it for holders of tokens')  # fmt: skip
+        more = "" if scope == "memory" else f'; {_SETTINGS[scope]} = "token" allows it for holders of tokens'
+        raise GatewayError(403, f"{scope}: allowed only for clients on this machine, got {peer}{more}")
     # A web page can make its reader's browser send requests to 127.0.0.1, under that name or, with a name server of the
     # attacker (DNS rebinding), under any other: such requests have an Origin other than this server, or a Host other
     # than this machine.

@@ -35,6 +35,7 @@ SCOPES: Mapping[str, str] = {
     "infer": "run models, and read their metadata",
     "manage": "load and unload models",
     "metrics": "read metrics and the status page",
+    "memory": "register and use shared memory, from the same machine",
 }
 PREFIX = "msedge_"
 DAY = 86_400.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from edge.gateway.errors import GatewayError
 from edge.gateway.job import Job
 
-__all__ = ["Calibration", "Limits", "Load", "admit", "check_room"]
+__all__ = ["Calibration", "Limits", "Load", "admit", "check_deadline", "check_room", "check_rows"]
 
 
 WAY = 0.05
@@ -75,16 +75,24 @@ def admit(job: Job, limits: Limits, load: Load, now: float, wait: float, half: f
     wait: predicted seconds until it would be done. half: seconds until half of the waiting work is done, when a retry
     makes sense.
     """
-    if job.rows > limits.rows:
-        raise GatewayError(
-            400, f"expected at most {limits.rows} rows in one request, got {job.rows}; split the request"
-        )
+    check_rows(limits, job.rows)
     check_room(limits, load, job.rows, half)
-    if now >= job.deadline:
-        raise GatewayError(504, "the deadline passed before the request could be computed; set a longer timeout")
+    check_deadline(job, now)
     left = job.deadline - now
     if wait > (1 - WAY) * left:
         raise _busy(f"the request would be done in {1e3 * wait:.0f} ms, its deadline is in {1e3 * left:.0f} ms", half)
+
+
+def check_rows(limits: Limits, rows: int) -> None:
+    """Raise GatewayError (400) for more rows than may ever wait."""
+    if rows > limits.rows:
+        raise GatewayError(400, f"expected at most {limits.rows} rows in one request, got {rows}; split the request")
+
+
+def check_deadline(job: Job, now: float) -> None:
+    """Raise GatewayError (504) if the deadline has passed."""
+    if now >= job.deadline:
+        raise GatewayError(504, "the deadline passed before the request could be computed; set a longer timeout")
 
 
 def check_room(limits: Limits, load: Load, rows: int, half: float) -> None:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from edge.gateway.batching.executor import Batch
 from edge.gateway.batching.fairness import Lane, Share
 from edge.gateway.batching.runner import Runner
 from edge.gateway.job import Job
 
-__all__ = ["busy", "forecast", "most"]
+__all__ = ["Stage", "busy", "forecast", "longest", "most"]
 
 QUANTUM, BACKLOG = 1e-3, 8
 """A worker is given so many seconds of work at a time, the best batch if that takes longer, or 1/`BACKLOG` of the
 waiting rows if these are more. Handing over costs 50 µs, more on a busy machine; on the other hand, all jobs of a batch
 are answered only when its last row is computed."""
+
+
+class Stage(NamedTuple):
+    """A job that a request will need. runner: None if it is not known yet; after: indices of the stages before it."""
+
+    model: str
+    runner: Runner | None
+    rows: int
+    after: tuple[int, ...]
+
+
+def longest(stages: Sequence[Stage], seconds: Callable[[Stage], float]) -> float:
+    """Seconds until all stages are done, each after those that it needs: the longest way through them."""
+    ends: list[float] = []
+    for stage in stages:
+        ends.append(max([ends[i] for i in stage.after], default=0.0) + seconds(stage))
+    return max(ends, default=0.0)
 
 
 def most(runner: Runner, waiting: int) -> int:

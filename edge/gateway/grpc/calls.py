@@ -33,12 +33,13 @@ _LONGEST = 1000
 class Caller(NamedTuple):
     """fields: the call's metadata as text, by name in lower case; peer: the client's address; deadline: the time of
     `time.perf_counter` at which the call ends, infinite if the client set none; certificate: the name in the client's
-    verified certificate, "" without one."""
+    verified certificate, "" without one; port: the client's, 0 without one."""
 
     fields: Mapping[str, str]
     peer: str
     deadline: float
     certificate: str = ""
+    port: int = 0
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -51,7 +52,8 @@ def caller_of(context: Any) -> Caller:
     fields = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
     left = context.time_remaining()
     deadline = float("inf") if left is None else perf_counter() + left
-    return Caller(fields, _address(context.peer()), deadline, _certificate(context.auth_context()))
+    address, port = _address(context.peer())
+    return Caller(fields, address, deadline, _certificate(context.auth_context()), port)
 
 
 def _certificate(found: Mapping[str, Sequence[bytes]]) -> str:
@@ -61,13 +63,14 @@ def _certificate(found: Mapping[str, Sequence[bytes]]) -> str:
     return next(iter([*names, *found.get("x509_common_name", ())]), b"").decode(errors="replace")
 
 
-def _address(peer: str) -> str:
-    """The address in gRPC's "ipv4:127.0.0.1:50000" or "ipv6:%5B::1%5D:50000"; any other text as it is: the empty text
-    would mean a client of this machine."""
+def _address(peer: str) -> tuple[str, int]:
+    """The address and port in gRPC's "ipv4:127.0.0.1:50000" or "ipv6:%5B::1%5D:50000"; any other text as it is: the
+    empty text would mean a client of this machine."""
     kind, _, rest = peer.partition(":")
     if kind not in ("ipv4", "ipv6"):
-        return peer or "unknown"
-    return unquote(rest).rpartition(":")[0].strip("[]")
+        return peer or "unknown", 0
+    address, _, port = unquote(rest).rpartition(":")
+    return address.strip("[]"), int(port) if port.isdecimal() else 0
 
 
 def code_of(status: int) -> grpc.StatusCode:

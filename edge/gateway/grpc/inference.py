@@ -106,27 +106,27 @@ class InferForm:
         typed = [one for one in message.inputs if one.HasField("contents") and one.contents.ListFields()]
         if raws and typed:
             raise wrong(f"input {typed[0].name!r}: expected either contents or raw_input_contents, got both")
-        if raws and len(raws) != len(layout.parts):
-            raise wrong(f"expected one element of raw_input_contents for each of {len(layout.parts)} inputs,"
-                        f" got {len(raws)}")  # fmt: skip
+        sent = [(i, part) for i, part in enumerate(layout.parts) if part.region is None]
+        if raws and len(raws) != len(sent):
+            raise wrong(f"expected one element of raw_input_contents for each of {len(sent)} inputs, got {len(raws)}")
         inputs: dict[str, Array] = {}
-        for i, (port, shape, *_) in enumerate(layout.parts):
+        for k, (i, (port, shape, *_)) in enumerate(sent):
             if raws:
-                inputs[port.name] = _raw(body, *raws[i], port, shape, i)
+                inputs[port.name] = _raw(body, *raws[k], port, shape, k)
             else:
                 inputs[port.name] = _typed(message.inputs[i].contents, port, shape)
-        return Request(message.id, layout.parameters, inputs, layout.rows, layout.wanted, True)
+        return Request(message.id, layout.parameters, inputs, layout.rows, layout.wanted, True, layout.shared)
 
     def write(
         self, model: str, version: str, request: Request, outputs: Mapping[str, Array], ports: Ports,
-        notes: Mapping[str, Any], labels: Sequence[str] | None,
+        notes: Mapping[str, Any], labels: Mapping[str, Sequence[str]],
     ) -> Reply:  # fmt: skip
         """ModelInferResponse with all outputs in `raw_output_contents`; in a stream, ModelStreamInferResponse."""
         made = message("ModelInferResponse")(model_name=model, model_version=version, id=request.id)
         raws: list[bytes | memoryview] = []
-        for name, port, array, _ in chosen(request, outputs, ports, labels):
+        for name, port, array, _, shared in chosen(request, outputs, ports, labels):
             made.outputs.add(name=name, datatype=port.datatype, shape=array.shape)
-            raws += nested(_RAW_OUTPUTS, [to_bytes(array, port)])
+            raws += nested(_RAW_OUTPUTS, [] if shared else [to_bytes(array, port)])
         _tell(made.parameters, {**notes, "triton_final_response": True} if self.stream else notes)
         parts = [made.SerializeToString(), *raws]
         return Reply(nested(_RESPONSE, parts) if self.stream else parts, None)
@@ -145,7 +145,7 @@ def _document(message: Any) -> dict[str, Any]:
     given = {"parameters": {**_parameters(message.parameters, "the request"), "binary_data_output": True}}
     inputs = [
         {
-            "name": one.name, "datatype": one.datatype, "shape": list(one.shape), "data": _ELEMENTS,
+            "name": one.name, "datatype": one.datatype, "shape": list(one.shape), "data": _elements(one),
             "parameters": _parameters(one.parameters, one.name, "binary_data_size"),
         }
         for one in message.inputs
@@ -153,6 +153,11 @@ def _document(message: Any) -> dict[str, Any]:
     outputs = [{"name": one.name, "parameters": _parameters(one.parameters, one.name, "binary_data")}
                for one in message.outputs]  # fmt: skip
     return {"id": message.id, "inputs": inputs, "outputs": outputs, **given}
+
+
+def _elements(one: Any) -> Any:
+    """What stands for an input's elements; None if they are in shared memory and not in the message."""
+    return _ELEMENTS if "shared_memory_region" not in one.parameters or one.HasField("contents") else None
 
 
 def _parameters(given: Mapping[str, Any], whose: str, but: str = "") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from google.protobuf import json_format
 from edge.gateway.access.grants import Grant, matches
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
-from edge.gateway.gateway import Gateway
+from edge.gateway.gateway import AUDITED, NO_CUDA, Gateway
 from edge.gateway.grpc.calls import Caller, caller_of, refuse
 from edge.gateway.grpc.inference import TYPED, open_request, parted
 from edge.gateway.grpc.messages import INFERENCE, message, parsed
@@ -24,16 +24,14 @@ from edge.gateway.grpc.stream import Stream
 from edge.gateway.infer import LARGE
 from edge.gateway.models.entry import Asleep
 from edge.gateway.operate.room import Held
+from edge.gateway.shared.regions import wish_of
 
 __all__ = ["METHODS", "Method", "Service"]
 
-_MISSING = (
-    "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
-    "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
-)  # fmt: skip
-"""Triton's methods that the gateway does not have."""
 _GRANT: ContextVar[Grant] = ContextVar("grant")
 """What the client of the present call may do."""
+_CALLER: ContextVar[Caller] = ContextVar("caller")
+"""The client of the present call."""
 _INTERNAL = "internal server error; the gateway's log has the details"
 
 
@@ -59,7 +57,6 @@ class Service:
         # before its message is read, and the message has to arrive in time.
         unary, both = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         found = {method.name: unary(self._guarded(partial(self._plain, method))) for method in METHODS}
-        found |= {name: unary(self._guarded(partial(_missing, name))) for name in _MISSING}
         found["ModelInfer"] = unary(self._guarded(self._infer))
         found["ModelStreamInfer"] = both(self._guarded(self._stream))
         return grpc.method_handlers_generic_handler(INFERENCE, found)
@@ -90,12 +87,14 @@ class Service:
             self._gateway.admit(caller.headers, caller.peer, method.scope, what=method.name)
         with self._held(caller) as held:
             request = parsed(f"{method.name}Request", await self._received(context, held))
-            model = str(getattr(request, "model_name", "") or getattr(request, "name", ""))
+            model = _model_of(request) if method.scope != "memory" else ""
+            _CALLER.set(caller)
             if method.scope:
                 grant = self._gateway.admit(caller.headers, caller.peer, method.scope, model, method.name)
                 _GRANT.set(grant)
-            if method.scope == "manage":
-                async with self._gateway.audited(method.name, model, grant.name, self._gateway.client(_ask(caller))):
+            if method.scope in AUDITED:
+                about = {"region": request.name} if method.scope == "memory" else {"model": model}
+                async with self._gateway.audited(method.name, about, grant.name, self._gateway.client(_ask(caller))):
                     reply = await method.answer(self._gateway, request)
             else:
                 reply = await method.answer(self._gateway, request)
@@ -162,7 +161,7 @@ class Service:
 
 def _ask(caller: Caller) -> Ask:
     """A request of which nothing has been read yet."""
-    fields, peer, deadline, certificate = caller
+    fields, peer, deadline, certificate, _ = caller
     return Ask("", "", fields, memoryview(b""), peer, certificate, deadline=deadline)
 
 
@@ -172,8 +171,9 @@ def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
         future.set_result(answer)
 
 
-async def _missing(name: str, _: Caller, context: Any) -> None:
-    raise GatewayError(501, f"{name}: not supported by this server: no shared memory")
+def _model_of(request: Any) -> str:
+    """The model that a request names; "" if it names none."""
+    return str(getattr(request, "model_name", "") or getattr(request, "name", ""))
 
 
 # -- what the plain methods answer -------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ async def _repository_model_load(gateway: Gateway, request: Any) -> Any:
 
 async def _repository_model_unload(gateway: Gateway, request: Any) -> Any:
     _one_repository(request)
-    await gateway.unload(request.model_name, {"parameters": _values(request.parameters)})
+    await gateway.unload(request.model_name, {"parameters": _values(request.parameters)}, _GRANT.get())
     return message("RepositoryModelUnloadResponse")()
 
 
@@ -251,6 +251,44 @@ async def _trace_setting(gateway: Gateway, request: Any) -> Any:
     for name, value in found.items():
         reply.settings[name].value.extend(value if isinstance(value, list) else [value])
     return reply
+
+
+def _owner(gateway: Gateway) -> str:
+    return gateway.owner(_ask(_CALLER.get()))
+
+
+async def _shared_memory_status(gateway: Gateway, request: Any) -> Any:
+    reply = message("SystemSharedMemoryStatusResponse")()
+    for region in gateway.regions.status(_owner(gateway), request.name):
+        made = reply.regions[region["name"]]
+        made.name, made.key, made.offset, made.byte_size = region.values()
+    return reply
+
+
+async def _shared_memory_register(gateway: Gateway, request: Any) -> Any:
+    caller = _CALLER.get()
+    wish = wish_of(request.name, {"key": request.key, "offset": request.offset, "byte_size": request.byte_size})
+    await gateway.regions.register(_owner(gateway), wish, caller.peer, caller.port)
+    return message("SystemSharedMemoryRegisterResponse")()
+
+
+async def _shared_memory_unregister(gateway: Gateway, request: Any) -> Any:
+    gateway.regions.remove(_owner(gateway), request.name)
+    return message("SystemSharedMemoryUnregisterResponse")()
+
+
+async def _cuda_status(gateway: Gateway, request: Any) -> Any:
+    if request.name:
+        raise GatewayError(404, NO_CUDA)
+    return message("CudaSharedMemoryStatusResponse")()
+
+
+async def _cuda_register(gateway: Gateway, request: Any) -> Any:
+    raise GatewayError(501, NO_CUDA)
+
+
+async def _cuda_unregister(gateway: Gateway, request: Any) -> Any:
+    return message("CudaSharedMemoryUnregisterResponse")()
 
 
 _LOG_FIELDS = {bool: "bool_param", int: "uint32_param", str: "string_param", float: "string_param"}
@@ -279,6 +317,12 @@ METHODS = (
     Method("RepositoryModelUnload", "manage", _repository_model_unload),
     Method("LogSettings", "manage", _log_settings),
     Method("TraceSetting", "manage", _trace_setting),
+    Method("SystemSharedMemoryStatus", "memory", _shared_memory_status),
+    Method("SystemSharedMemoryRegister", "memory", _shared_memory_register),
+    Method("SystemSharedMemoryUnregister", "memory", _shared_memory_unregister),
+    Method("CudaSharedMemoryStatus", "memory", _cuda_status),
+    Method("CudaSharedMemoryRegister", "memory", _cuda_register),
+    Method("CudaSharedMemoryUnregister", "memory", _cuda_unregister),
 )
 """All methods but the two that infer."""
 
@@ -302,7 +346,11 @@ def _config(words: Mapping[str, Any]) -> dict[str, Any]:
     of scheduling, one can be named."""
     fields = message("ModelConfig").DESCRIPTOR.fields_by_name
     made = {key: value for key, value in words.items() if key in fields}
-    ours = {key: {"string_value": orjson.dumps(value).decode()} for key, value in words.items() if key not in fields}
+    rest = {key: value for key, value in words.items() if key not in fields}
+    steps = words.get("ensemble_scheduling", {}).get("step", [])
+    if any("model_label" in step for step in steps):
+        rest["model_labels"] = [step.get("model_label", "") for step in steps]
+    ours = {key: {"string_value": orjson.dumps(value).decode()} for key, value in rest.items()}
     if "sequence_batching" in made:
         made.pop("dynamic_batching", None)
     return {**made, "parameters": ours}

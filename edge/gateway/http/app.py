@@ -15,7 +15,7 @@ from aiohttp.web_protocol import RequestHandler
 from edge.gateway.access.grants import Grant, matches
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask, Form
-from edge.gateway.gateway import Gateway
+from edge.gateway.gateway import AUDITED, NO_CUDA, Gateway
 from edge.gateway.http.bodies import object_in, read_body
 from edge.gateway.http.compression import compressed
 from edge.gateway.http.crowd import Crowd
@@ -28,6 +28,7 @@ from edge.gateway.protocol.body import BODY
 from edge.gateway.protocol.predict import Predict
 from edge.gateway.sequences.registry import Key
 from edge.gateway.sequences.stream import Stream
+from edge.gateway.shared.regions import wish_of
 
 __all__ = ["JsonHandler", "behind_http", "make_app"]
 
@@ -304,8 +305,10 @@ class _Handlers:
             model, what = request.match_info.get("name", ""), f"{request.method} {request.path}"
             grant = self._gateway.admit(request.headers, request.remote or "", operation.scope, model, what)
             _GRANT.set(grant)
-            if operation.scope == "manage":
-                async with self._gateway.audited(operation.name, model, grant.name, self._peer(request)):
+            if operation.scope in AUDITED:
+                region = request.match_info.get("region")
+                about = {"model": model} if region is None else {"region": region}
+                async with self._gateway.audited(operation.name, about, grant.name, self._peer(request)):
                     return await method(request)
             return await method(request)
 
@@ -434,7 +437,7 @@ class _Handlers:
         return web.Response(content_type="application/json")
 
     async def unload(self, request: web.Request) -> web.Response:
-        await self._gateway.unload(request.match_info["name"], await self._object(request))
+        await self._gateway.unload(request.match_info["name"], await self._object(request), _GRANT.get())
         return web.Response(content_type="application/json")
 
     async def log_settings(self, request: web.Request) -> web.Response:
@@ -455,6 +458,31 @@ class _Handlers:
 
     model_trace_settings, change_model_trace_settings = trace_settings, change_trace_settings
 
+    async def shared_memory_status(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.regions.status(self._owner(request), request.match_info.get("region", "")))
+
+    async def register_shared_memory(self, request: web.Request) -> web.Response:
+        peername = request.get_extra_info("peername")
+        port = peername[1] if isinstance(peername, tuple) else 0
+        wish = wish_of(request.match_info["region"], await self._object(request))
+        await self._gateway.regions.register(self._owner(request), wish, request.remote or "", port)
+        return web.Response(content_type="application/json")
+
+    async def unregister_shared_memory(self, request: web.Request) -> web.Response:
+        self._gateway.regions.remove(self._owner(request), request.match_info.get("region", ""))
+        return web.Response(content_type="application/json")
+
+    async def cuda_memory_status(self, request: web.Request) -> web.Response:
+        if request.match_info.get("region"):
+            raise GatewayError(404, NO_CUDA)
+        return _json([])
+
+    async def register_cuda_memory(self, request: web.Request) -> web.Response:
+        raise GatewayError(501, NO_CUDA)
+
+    async def unregister_cuda_memory(self, request: web.Request) -> web.Response:
+        return web.Response(content_type="application/json")
+
     async def metrics(self, request: web.Request) -> web.Response:
         text, kind = self._gateway.metrics(request.headers.get("Accept", ""))
         return web.Response(body=text, headers={"Content-Type": kind})
@@ -472,12 +500,17 @@ class _Handlers:
         return _page(explore_page())
 
     async def _sequence(self, request: web.Request) -> tuple[Key, Stream]:
-        fields = {name.lower(): value for name, value in request.headers.items()}
-        certificate = certificate_name(request.get_extra_info("peercert"))
-        owner = self._gateway.owner(Ask("", "", fields, memoryview(b""), request.remote or "", certificate))
-        found = partial(self._gateway.sequence, identity=request.match_info["sequence"], owner=owner)
+        found = partial(
+            self._gateway.sequence, identity=request.match_info["sequence"], owner=self._owner(request)
+        )
         key, stream = await self._awake(found, request)
         return key, stream
+
+    def _owner(self, request: web.Request) -> str:
+        """Who a request's sequences and regions belong to."""
+        fields = {name.lower(): value for name, value in request.headers.items()}
+        certificate = certificate_name(request.get_extra_info("peercert"))
+        return self._gateway.owner(Ask("", "", fields, memoryview(b""), request.remote or "", certificate))
 
     async def _awake(self, ask: Callable[[str, str], Any], request: web.Request) -> Any:
         """Ask for a fact about a model that may have to be loaded again first."""

@@ -12,6 +12,7 @@
     priority = 1
     memory = 200_000_000                        # bytes that one inference may hold
     pinned = true                               # never unloaded to save memory
+    response_cache = {enable = true}            # answers are kept for requests with the same inputs
 
 A load request may also use keys of Triton's configuration (`version_policy`, `max_batch_size`,
 `dynamic_batching.preferred_batch_size`), so that the result of `get_model_config` can be changed and sent back. Its
@@ -81,6 +82,8 @@ class ModelConfig:
     memory: int | None = None
     """Bytes that one inference may hold."""
     pinned: bool = False
+    response_cache: bool = False
+    """Whether answers are kept for requests with the same inputs."""
     described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The description of the model itself in a load request, such as its inputs; it must match the bundle."""
 
@@ -121,6 +124,10 @@ class _Shadow(Table, frozen=True):
     fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
 
+class _ResponseCache(Table, frozen=True):
+    enable: bool = False
+
+
 class _File(Table, frozen=True):
     """The format of `ModelConfig` in a file."""
 
@@ -142,6 +149,7 @@ class _File(Table, frozen=True):
     )
     memory: Annotated[int, Meta(ge=1, le=1 << 50)] | None = None
     pinned: bool = False
+    response_cache: _ResponseCache = _ResponseCache()
 
 
 _READ = Reader(partial(GatewayError, 400), "", shown)
@@ -160,6 +168,7 @@ def parse_config(document: Mapping[str, Any], where: str) -> ModelConfig:
         "split": MappingProxyType(dict(file.split)),
         "shadow": Shadowing(str(file.shadow.version), file.shadow.fraction) if file.shadow is not None else None,
         "ladder": tuple(sorted({*file.ladder})),
+        "response_cache": file.response_cache.enable,
     })  # fmt: skip
     for name in sorted(made.named):
         known = version_of(name) is not None or name in made.labels
@@ -204,7 +213,7 @@ def _policy_of(key: str, value: Any) -> Any:
 
 _DESCRIBED = (
     "name platform backend input output batch_input batch_output instance_group default_model_filename"
-    " cc_model_filenames metric_tags parameters model_warmup optimization"
+    " cc_model_filenames metric_tags parameters model_warmup optimization ensemble_scheduling"
 ).split()
 """Triton's keys that only describe a model: they are compared with the model, and refused if they differ."""
 

@@ -12,6 +12,7 @@ from edge.gateway.models import routing
 from edge.gateway.models.config import ModelConfig
 from edge.gateway.models.names import shown, version_of
 from edge.gateway.models.served import Served
+from edge.gateway.models.serving import Serving
 from edge.gateway.models.shadow import Shadow
 from edge.gateway.sources.listing import Candidate, Listing
 
@@ -81,7 +82,7 @@ class Entry:
         self.seen: Listing | None = None
         """A different listing, not yet confirmed by a second check."""
         self.offer = Offer({}, ModelConfig())
-        self.loaded: dict[int, Served] = {}
+        self.loaded: dict[int, Serving] = {}
         self.stamps: dict[int, Candidate] = {}
         """The files of the loaded versions."""
         self.failed: dict[int, Failure] = {}
@@ -90,7 +91,7 @@ class Entry:
         """Measured bytes of versions, and their files."""
         self.seconds: dict[int, float] = {}
         """Seconds of loading, for versions that are not published yet."""
-        self.retiring: list[Served] = []
+        self.retiring: list[Serving] = []
         self.users = 0
         """Number of tasks that wait for the lock or hold it."""
         self.wanted = False
@@ -99,14 +100,14 @@ class Entry:
         self.reason = "not loaded"
         """Why nothing is loaded, if nothing is."""
         self.shadow: Shadow | None = None
-        self._default: Served | None = None
-        self._named: Mapping[str, Served] = {}
+        self._default: Serving | None = None
+        self._named: Mapping[str, Serving] = {}
         self._split: routing.Split | None = None
         self.labels: Mapping[str, int] = {}
 
     # -- routing -------------------------------------------------------------------------------------------------------
 
-    def route(self, version: str, label: str, request_id: str) -> Served:
+    def route(self, version: str, label: str, request_id: str) -> Serving:
         """The version that answers. Raises GatewayError: 400, 404, 503."""
         if version or label:
             return self._chosen(version, label)
@@ -116,7 +117,7 @@ class Entry:
             raise self._absence()
         return self._default
 
-    def _chosen(self, version: str, label: str) -> Served:
+    def _chosen(self, version: str, label: str) -> Serving:
         found = self._named.get(version or label)
         if found is None:
             raise self._no_version(version or label)
@@ -156,7 +157,7 @@ class Entry:
 
     # -- what is loaded ------------------------------------------------------------------------------------------------
 
-    def publish(self, loaded: Mapping[int, Served], reason: str = "", *, asleep: bool = False) -> None:
+    def publish(self, loaded: Mapping[int, Serving], reason: str = "", *, asleep: bool = False) -> None:
         """Make these the serving versions, in one step; the former ones are retired."""
         config = self.offer.config
         gone = [served for served in self.loaded.values() if served not in loaded.values()]
@@ -183,7 +184,7 @@ class Entry:
         """Set the configured shadow; the present one is kept if it is the same."""
         wanted = config.shadow
         target = self._named.get(wanted.version) if wanted is not None else None
-        if wanted is None or target is None:
+        if wanted is None or not isinstance(target, Served):
             self.shadow = None
         elif self.shadow is None or self.shadow.target is not target or self.shadow.fraction != wanted.fraction:
             self.shadow = Shadow(target, wanted.fraction)
@@ -222,7 +223,7 @@ class Entry:
         """Approximate bytes of its versions."""
         return sum(served.nbytes for served in (*self.loaded.values(), *self.still_retiring()))
 
-    def still_retiring(self) -> list[Served]:
+    def still_retiring(self) -> list[Serving]:
         """Old versions with unanswered requests."""
         self.retiring = [served for served in self.retiring if not served.closed]
         return self.retiring
@@ -234,10 +235,11 @@ class Entry:
         states |= {version: ("LOADING", "") for version in self.loading}
         states |= {version: ("UNAVAILABLE", str(failure.error)) for version, failure in self.failed.items()}
         problems = [text for text in (self.reason, self.listing.problem, self.listing.misconfigured) if text]
-        for version in self.loaded:
-            newer = self.failed.get(version)
+        for version, served in self.loaded.items():
+            newer, unready = self.failed.get(version), served.problem
             worse = [f"the current file cannot be served: {newer.error}"] if newer is not None else []
-            states[version] = ("READY", "; ".join([*worse, *problems]))
+            reasons = [*filter(None, [unready]), *worse, *problems]
+            states[version] = ("UNAVAILABLE" if unready else "READY", "; ".join(reasons))
         if not states and not self.empty:
             yield {"name": self.name, "state": "UNAVAILABLE", "reason": self.reason}
         for version, (state, reason) in sorted(states.items()):

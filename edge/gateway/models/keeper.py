@@ -9,6 +9,7 @@ from os import stat
 from time import perf_counter
 from typing import Any, TypeVar
 
+from edge.gateway.ensembles.ensemble import as_target
 from edge.gateway.errors import GatewayError
 from edge.gateway.models import describe, routing
 from edge.gateway.models.config import ModelConfig
@@ -16,8 +17,8 @@ from edge.gateway.models.entry import Entry, Failure, Full, Offer
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.memory import Resident, victims
 from edge.gateway.models.names import shown, version_of
-from edge.gateway.models.served import Served
-from edge.gateway.sources.listing import Candidate
+from edge.gateway.models.serving import Serving
+from edge.gateway.sources.listing import Candidate, is_ensemble
 
 __all__ = ["Keeper", "Options"]
 
@@ -81,7 +82,7 @@ class Keeper:
         whether other models may be unloaded to make room. Raises GatewayError if nothing could be loaded, with `strict`
         if any version could not; `Full` if there is not enough memory, and then nothing has changed.
         """
-        found: dict[int, Served] = {}
+        found: dict[int, Serving] = {}
         failed: dict[int, Failure] = {}
         todo = routing.plan(offer.config.versions, offer.versions, _numbers(offer.config))
         try:
@@ -123,7 +124,7 @@ class Keeper:
         with suppress(Full):
             self._make_room(None, 0, True)
 
-    def _take(self, entry: Entry, offer: Offer, found: Mapping[int, Served], failed: dict[int, Failure]) -> None:
+    def _take(self, entry: Entry, offer: Offer, found: Mapping[int, Serving], failed: dict[int, Failure]) -> None:
         """Replace the serving versions."""
         if not found and (failed or entry.listing.problem):
             found = entry.loaded
@@ -136,10 +137,12 @@ class Keeper:
             self._options.tell("model configured", {"model": entry.name})
         for version, seconds in entry.seconds.items():
             facts = {"model": entry.name, "version": version, "digest": found[version].digest, "seconds": seconds}
+            if found[version].signer:
+                facts["signer"] = found[version].signer
             self._options.tell("version loaded", facts)
         entry.seconds.clear()
 
-    def _drop(self, entry: Entry, made: Iterable[Served]) -> None:
+    def _drop(self, entry: Entry, made: Iterable[Serving]) -> None:
         """Release versions that were loaded but will not serve."""
         for served in made:
             if served not in entry.loaded.values():
@@ -147,24 +150,25 @@ class Keeper:
         entry.seconds.clear()
 
     async def _version(
-        self, entry: Entry, version: int, offer: Offer, found: Mapping[int, Served], strict: bool, evict: bool
-    ) -> Served:
+        self, entry: Entry, version: int, offer: Offer, found: Mapping[int, Serving], strict: bool, evict: bool
+    ) -> Serving:
         """That version, loaded now or earlier; `found`: versions that are already loaded."""
         candidate, old = offer.versions.get(version), entry.loaded.get(version)
         if candidate is None:
             raise GatewayError(404, f"there are no files of version {version}")
         known = entry.failed.get(version)
         if old is not None and old.config.made_as(offer.config) and entry.stamps.get(version) == candidate:
-            return _described(old, offer.config, self._options.limit)
+            return _checked(old, offer.config, self._options.limit, strict)
         if known is not None and known.candidate == candidate and not strict:
             raise known.error
         weighed = entry.weights.get(version)
         guess = weighed[1] if weighed is not None and weighed[0] == candidate else await self._call(_weight, candidate)
-        self._make_room(entry, guess + _gained(entry, found, version), evict)
+        if not is_ensemble(candidate.path):
+            self._make_room(entry, guess + _gained(entry, found, version), evict)
         entry.loading.add(version)
         begun = perf_counter()
         try:
-            served: Served = await self._call(self._loader.load, entry.name, version, candidate, offer.config, old)
+            served: Serving = await self._call(self._loader.load, entry.name, version, candidate, offer.config, old)
         except GatewayError as error:
             facts = {"model": entry.name, "version": version, "reason": str(error)}
             self._options.tell("version refused", facts)
@@ -175,8 +179,9 @@ class Keeper:
             entry.seconds[version] = perf_counter() - begun
         try:
             entry.weights[version] = candidate, served.nbytes
-            self._make_room(entry, served.nbytes + _gained(entry, found, version), evict)
-            return _described(served, offer.config, self._options.limit)
+            if not is_ensemble(candidate.path):
+                self._make_room(entry, served.nbytes + _gained(entry, found, version), evict)
+            return _checked(served, offer.config, self._options.limit, strict)
         except GatewayError:
             self._drop(entry, [served])
             raise
@@ -206,10 +211,11 @@ class Keeper:
     def _may_go(self, entry: Entry) -> bool:
         pinned = entry.offer.config.pinned or entry.name in self._options.pinned
         idle = not any(served.in_flight for served in entry.loaded.values())
-        return bool(entry.loaded) and idle and not pinned and not entry.lock.locked()
+        held = any(served.nbytes for served in entry.loaded.values())
+        return held and idle and not pinned and not entry.lock.locked()
 
 
-def _gained(entry: Entry, found: Mapping[int, Served], version: int) -> int:
+def _gained(entry: Entry, found: Mapping[int, Serving], version: int) -> int:
     """Bytes of the versions found so far, less those of the versions that they and this one replace."""
     new = sum(served.nbytes for served in found.values())
     return new - sum(served.nbytes for number, served in entry.loaded.items() if number in (*found, version))
@@ -229,10 +235,14 @@ def _weight(candidate: Candidate) -> int:
         return 0
 
 
-def _described(served: Served, config: ModelConfig, limit: int) -> Served:
-    """The version, if it matches the description in the load request. Raises GatewayError (400)."""
+def _checked(served: Serving, config: ModelConfig, limit: int, strict: bool) -> Serving:
+    """The version, if it can have this configuration, matches the description in the load request, and, with `strict`,
+    could answer now. Raises GatewayError (400)."""
+    served.check(config)
+    if strict and served.problem:
+        raise GatewayError(400, served.problem)
     if config.described:
-        actual = describe.configuration(served, limit)
+        actual = describe.configuration(as_target(served), limit)
         for key, value in config.described.items():
             if not _agrees(value, actual.get(key)):
                 raise GatewayError(

@@ -1,4 +1,5 @@
-"""Loading a version from a file: read, verified, self-tested and warmed up. Blocking; runs on a separate thread."""
+"""Loading a version from a file: read, verified, self-tested and warmed up, or the graph of an ensemble. Blocking; runs
+on a separate thread."""
 
 from __future__ import annotations
 
@@ -6,17 +7,22 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from time import perf_counter
 
 import numpy as np
 
 import lite_runtime
+from edge.gateway.ensembles.ensemble import Ensemble, Find
+from edge.gateway.ensembles.scheduling import read
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig
 from edge.gateway.models.selftest import self_test
 from edge.gateway.models.served import Factory, Served, signatures_of
+from edge.gateway.models.serving import Serving
 from edge.gateway.sequences.stream import streams_of
-from edge.gateway.sources.listing import Candidate
+from edge.gateway.sources.listing import Candidate, is_ensemble
+from edge.gateway.sources.trust import Trust
 from lite_runtime import bundle
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.native import build
@@ -24,6 +30,12 @@ from lite_runtime.native import build
 __all__ = ["Loader"]
 
 _ALIGN = 64
+MOST_ENSEMBLE = 1 << 20
+"""Most bytes of an ensemble's file."""
+
+
+def _nowhere(name: str, version: str, request_id: str) -> Serving:
+    raise GatewayError(404, f"there is no model {name!r}")
 
 
 @dataclass(frozen=True)
@@ -33,31 +45,55 @@ class Loader:
     factory: makes runners. prepare: called on the loading thread with the new version before it serves requests, for
     processing and warm-up. forget: called on the event loop's thread with a retired version without requests, while its
     runners still exist. threads: that may share one inference. most: bytes of a bundle; limit: bytes that one inference
-    may hold.
+    may hold. find: the models of ensembles, on the event loop's thread. trust: which bundles may be served; None: all.
     """
 
     factory: Factory
     prepare: Callable[[Served], None] = lambda served: None
-    forget: Callable[[Served], None] = lambda served: None
+    forget: Callable[[Serving], None] = lambda served: None
     threads: int = 1
     most: int = 4 << 30
     limit: int = 4 << 30
+    find: Find = _nowhere
+    trust: Trust | None = None
 
-    def load(self, name: str, version: int, candidate: Candidate, config: ModelConfig, old: Served | None) -> Served:
+    def load(self, name: str, version: int, candidate: Candidate, config: ModelConfig, old: Serving | None) -> Serving:
         """The version in that file; `old` if it has the same content and settings.
 
         Raises only GatewayError, with the reason why it cannot be served: files are not trusted.
         """
         with _refusing(f"model {name!r}, version {version}"):
+            if is_ensemble(candidate.path):
+                return self._ensemble(name, version, candidate, config, old)
             data = _read(candidate, self.most)
-            if old is not None and old.config.made_as(config) and bundle.opened(data).digest == old.digest:
+            signer = self.trust.check(data, name, version) if self.trust is not None else ""
+            known = isinstance(old, Served) and old.config.made_as(config)
+            if known and old is not None and bundle.opened(data).digest == old.digest:
+                old.signer = signer
                 return old
             try:
-                return self._made(name, version, data, config)
+                served = self._made(name, version, data, config)
             except build.NotCompiledError as error:
                 served = self._made(name, version, data, config, "reference")
                 served.awaits = error.families
-                return served
+            served.signer = signer
+            return served
+
+    def trusts(self, served: Serving) -> bool:
+        """Whether a version may go on serving: see `Trust.holds`."""
+        return self.trust is None or (isinstance(served, Served) and self.trust.holds(served.model.bundle.data))
+
+    def _ensemble(
+        self, name: str, version: int, candidate: Candidate, config: ModelConfig, old: Serving | None
+    ) -> Serving:
+        if self.trust is not None:
+            text = "expected a bundle that a trusted key has signed (trust.keys), got an ensemble, which is not signed"
+            raise self.trust.refusal(name, version, text)
+        data = _read(candidate, MOST_ENSEMBLE)
+        digest = blake2b(data, digest_size=32).hexdigest()
+        if isinstance(old, Ensemble) and digest == old.digest:
+            return old
+        return Ensemble(name, version, read(data, candidate.path, name), config, digest, self.find, self.forget)
 
     def again(self, served: Served) -> Served:
         """The same version, natively. Raises NotCompiledError if kernels are still missing, else as `load`."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from edge.gateway.apart import Workers
+from edge.gateway.ensembles.ensemble import Ensemble, Target, as_target
 from edge.gateway.errors import GatewayError
 from edge.gateway.models import describe, uploads
 from edge.gateway.models.config import ModelConfig, parse_override
@@ -23,7 +25,9 @@ from edge.gateway.models.kernels import Kernels
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.names import check_name
 from edge.gateway.models.served import Served
+from edge.gateway.models.serving import Serving
 from edge.gateway.sources.listing import Folder, Listing, Source, merged
+from edge.gateway.sources.trust import Untrusted
 from edge.gateway.sources.watching import SourceState, Watch
 from lite_runtime.native.build import NotCompiledError
 
@@ -41,6 +45,7 @@ class Repository:
     def __init__(self, sources: Sequence[Source], loader: Loader, options: Options = _DEFAULTS) -> None:
         self._watches, self._options = [Watch(source) for source in sources], options
         self._entries: dict[str, Entry] = {}
+        loader = replace(loader, find=lambda name, version, request_id: self.route(name, version, "", request_id))
         self._keeper = Keeper(self._entries, loader, options, self._call)
         self._workers = Workers("msedge-models", 2)
         self._loader = loader
@@ -48,12 +53,14 @@ class Repository:
         """Kernels that are being compiled."""
         self._problems: dict[str, str] = {}
         """Sources with a problem that was told."""
+        self._unready: dict[tuple[str, str], str] = {}
+        """Versions of ensembles that are not ready, and why, as far as it was told."""
         self._waking: dict[str, asyncio.Task[None]] = {}
         self.started = False
 
     # -- for every request ---------------------------------------------------------------------------------------------
 
-    def route(self, name: str, version: str = "", label: str = "", request_id: str = "") -> Served:
+    def route(self, name: str, version: str = "", label: str = "", request_id: str = "") -> Serving:
         """The version that answers a request; call its `acquire` before awaiting anything else.
 
         version: a number or a label. Raises GatewayError: 404 if it does not exist, 503 if it is not loaded, with the
@@ -90,7 +97,7 @@ class Repository:
         """Whether a request to it would be answered, perhaps after it is loaded again. Raises GatewayError (404) for an
         unknown model."""
         try:
-            self._entry(name).route(version, "", "")
+            self._target(name, version)
         except Asleep:
             return True
         except GatewayError as error:
@@ -101,12 +108,16 @@ class Repository:
 
     def metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """The protocol's metadata; raises as `route` does."""
-        entry = self._entry(name)
-        return describe.metadata(entry.route(version, "", ""), map(str, sorted(entry.loaded)))
+        target = self._target(name, version)
+        return describe.metadata(target, map(str, sorted(self._entries[name].loaded)))
 
     def configuration(self, name: str, version: str = "") -> dict[str, Any]:
         """Triton's configuration; raises as `route` does."""
-        return describe.configuration(self._entry(name).route(version, "", ""), self._options.limit)
+        return describe.configuration(self._target(name, version), self._options.limit)
+
+    def _target(self, name: str, version: str) -> Target:
+        """What would answer a request. Raises as `route`, and GatewayError (503) for an ensemble that is not ready."""
+        return as_target(self._entry(name).route(version, "", ""))
 
     def index(self, ready_only: bool = False) -> list[dict[str, Any]]:
         """Rows of name, version, state and reason, in order; see `Entry.rows`."""
@@ -122,6 +133,12 @@ class Repository:
         return [watch.source.name for watch in self._watches if watch.found is None]
 
     @property
+    def waiting(self) -> bool:
+        """Whether sources were never read, or are being downloaded from, or a change waits for its second check."""
+        changing = any(entry.seen is not None for entry in self._entries.values())
+        return changing or any(watch.found is None or watch.source.waiting for watch in self._watches)
+
+    @property
     def named(self) -> frozenset[str]:
         """Models that the settings name one by one."""
         return frozenset().union(*(watch.source.named for watch in self._watches))
@@ -130,7 +147,7 @@ class Repository:
         """Models that are being loaded and are not ready yet."""
         return sorted(name for name, entry in self._entries.items() if entry.loading and not entry.loaded)
 
-    def served(self) -> list[Served]:
+    def served(self) -> list[Serving]:
         """All serving versions."""
         return [served for entry in self._entries.values() for served in entry.loaded.values()]
 
@@ -149,6 +166,7 @@ class Repository:
             "bytes": served.nbytes if served is not None else 0,
             "in_flight": served.in_flight if served is not None else 0,
             "digest": served.digest if served is not None else "",
+            "signer": served.signer if served is not None else "",
             "compiling": served is not None and bool(served.awaits),
         }
         if entry.shadow is not None and entry.shadow.target is served:
@@ -174,6 +192,7 @@ class Repository:
                 if entry.wanted:
                     await self._keeper.renew(entry, evict=False)
         self.started = True
+        self._tell_of_ensembles()
 
     async def stop(self) -> None:
         """Unload everything; a model that is being loaded is left to its thread."""
@@ -188,7 +207,8 @@ class Repository:
         """Compile `more` and the kernels that the version with the fewest missing ones lacks; then versions that lack
         none run natively. Returns whether any were missing. Kernels that cannot be compiled are told of, and not tried
         again for these versions."""
-        waiting = sorted((served for served in self.served() if served.awaits), key=lambda of: len(of.awaits))
+        bundles = (served for served in self.served() if isinstance(served, Served))
+        waiting = sorted((served for served in bundles if served.awaits), key=lambda of: len(of.awaits))
         missing = frozenset(more).union(*(served.awaits for served in waiting))
         if not missing:
             return False
@@ -237,16 +257,28 @@ class Repository:
                     folder.cleanup()
                 raise
             entry.listing, entry.seen, entry.wanted = listing or Listing({}), None, True
+        self._tell_of_ensembles()
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
         """Unload a model, which stays unloaded until it is loaded again. Current requests are answered.
 
-        unload_dependents: has no effect, as no bundle depends on another. Raises GatewayError (404).
+        unload_dependents: whether to unload the ensembles that use it as well. Raises GatewayError (404).
         """
         self._entry(name)
-        async with self._changing(name) as entry:
-            entry.wanted = False
-            self._keeper.clear(entry, "unloaded")
+        for each in (*self.dependents(name), name) if unload_dependents else (name,):
+            async with self._changing(each) as entry:
+                entry.wanted = False
+                self._keeper.clear(entry, "unloaded")
+        self._tell_of_ensembles()
+
+    def dependents(self, name: str) -> list[str]:
+        """The ensembles with a version that uses this model, directly or through other ensembles."""
+        uses = [(served.name, served.scheduling.models) for served in self.served() if isinstance(served, Ensemble)]
+        found, before = {name}, 0
+        while len(found) > before:
+            before = len(found)
+            found.update(ensemble for ensemble, models in uses if not models.isdisjoint(found))
+        return sorted(found - {name})
 
     async def poll(self) -> None:
         """Read the sources again: load new and changed models, unload removed ones.
@@ -267,6 +299,28 @@ class Repository:
                 elif entry.wanted:
                     await self._keeper.renew(entry)
         self._keeper.trim()
+        self._tell_of_ensembles()
+
+    async def judge(self) -> None:
+        """Judge all versions again, after the trusted keys have changed: those whose key is not trusted any more are
+        unloaded, and those that were refused tried again."""
+        for name in tuple(self._entries):
+            async with self._changing(name) as entry:
+                refused = [number for number, one in entry.failed.items() if isinstance(one.error, Untrusted)]
+                doubtful = [
+                    number for number, served in entry.loaded.items()
+                    if not await self._call(self._loader.trusts, served)
+                ]  # fmt: skip
+                for number in refused:
+                    del entry.failed[number]
+                for number in doubtful:
+                    entry.stamps.pop(number, None)
+                if doubtful:
+                    rest = {number: served for number, served in entry.loaded.items() if number not in doubtful}
+                    entry.publish(rest, "the key that has signed it is not trusted any more")
+                    self._options.tell("model unloaded", {"model": name, "reason": entry.reason, "versions": doubtful})
+                if (doubtful or refused) and entry.wanted and entry.offer.folder is None:
+                    await self._keeper.renew(entry)
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
@@ -301,6 +355,18 @@ class Repository:
             if watch.found is None and watch.error is not None and not watch.source.remote:
                 raise watch.error
         return merged([watch.found or {} for watch in self._watches])
+
+    def _tell_of_ensembles(self) -> None:
+        """Report ensembles that are not ready for a new reason, and those that are ready again."""
+        states = {(served.name, served.version): served.problem for served in self.served()}
+        unready = {key: why for key, why in states.items() if why}
+        for (name, version), why in unready.items():
+            if self._unready.get((name, version)) != why:
+                self._options.tell("ensemble is not ready", {"model": name, "version": version, "reason": why})
+        for name, version in self._unready.keys() - unready.keys():
+            if (name, version) in states:
+                self._options.tell("ensemble is ready", {"model": name, "version": version})
+        self._unready = unready
 
     def _tell_of_sources(self) -> None:
         """Report sources whose problem is new, and those that have none any more."""

@@ -1,14 +1,14 @@
-"""A serving version of a model: its inputs and outputs, its runners, and its current requests."""
+"""A version of a model that serves a bundle: its inputs and outputs, and its runners."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig
+from edge.gateway.models.serving import Serving
 from edge.gateway.ports import Ports, ports_of
 from edge.gateway.sequences.stream import Stream, streams_of
 
@@ -28,38 +28,31 @@ Factory = Callable[["Served", str, Shapes, bool], "Runner"]
 """(served, signature, shapes, whether its jobs name devices) -> the runner for such requests."""
 
 
-class Follower(Protocol):
-    """An object that is called for every job that a version has answered."""
-
-    def after(self, job: Job, submit: Callable[[Job, Runner], None], /) -> None:
-        """Called for an answered job; `submit` accepts further work, computed when the machine is idle."""
-
-
-class Served:
-    """One loaded version. After its creation it is used only on the event loop's thread."""
+class Served(Serving):
+    """One loaded version of a bundle."""
 
     __slots__ = (
-        "_factory", "_fixed", "_forget", "_inputs", "_runners", "awaits", "closed", "config", "digest", "in_flight",
-        "labels", "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow", "streams", "used",
-        "version",
+        "_factory", "_fixed", "_inputs", "_runners", "first", "labels", "model", "outer", "ports", "processing",
+        "streams",
     )  # fmt: skip
 
     def __init__(
         self, name: str, version: int, model: Model, config: ModelConfig, factory: Factory,
-        forget: Callable[[Served], None] = lambda served: None,
+        forget: Callable[[Serving], None] = lambda served: None,
     ) -> None:  # fmt: skip
         """Raises GatewayError (501) for a model without a signature that can be served."""
-        self.name, self.version = name, str(version)
+        super().__init__(name, version, config, model.bundle.digest, forget)
         self.streams = streams_of(model)
         """The signatures that keep state between requests; the state is among their ports."""
-        self.model, self.config = model.explicit(self.streams) if self.streams else model, config
-        self.digest = model.bundle.digest
+        self.model = model.explicit(self.streams) if self.streams else model
         names = (*signatures_of(model), *self.streams)
         self.ports: Mapping[str, Ports] = {name: ports_of(self.model, name) for name in names}
         """The ports of each signature that does not change the model."""
         if not self.ports:
             got = ", ".join(model.signatures)
             raise GatewayError(501, f"{name!r}: expected a signature that does not change the model, got {got}")
+        self.first = "predict" if "predict" in self.ports else next(iter(self.ports))
+        """The default signature, which the metadata describe."""
         self.outer = self.ports if not self.streams else {**self.ports, **_without_state(self.ports, self.streams)}
         """The ports that clients see: without state, and those of the processing if the bundle declares some."""
         self.processing: Any = None
@@ -68,13 +61,7 @@ class Served:
         """Class labels by output; under "", those of all outputs."""
         self.resident = 2 * len(model.bundle.data)
         """Bytes: the file, and the weights once more in the layout of the kernels."""
-        self.awaits: tuple[str, ...] = ()
-        """Kernel families that are being compiled for it, while it runs by reference."""
-        self.shadow: Follower | None = None
-        self.in_flight = 0
-        self.used = perf_counter()
-        self.retired = self.closed = False
-        self._factory, self._forget = factory, forget
+        self._factory = factory
         self._runners: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
         self._fixed: dict[str, Runner] = {}
         self._inputs = {s: (tuple(p.inputs), int(p.batched)) for s, p in self.ports.items()}
@@ -83,11 +70,17 @@ class Served:
         """Run as `other`, which was made of the same bundle, from the next request on."""
         self.model, self.processing, self.resident, self.awaits = other.model, other.processing, other.resident, ()
         self._runners, self._fixed = other._runners, other._fixed
+        self.renumber()
+
+    def check(self, config: ModelConfig) -> None:
+        """See `Serving`."""
+        if config.response_cache and self.streams:
+            raise GatewayError(400, "response_cache: this model keeps state between requests; leave it out")
 
     @property
-    def first(self) -> str:
-        """The default signature, which the metadata describe."""
-        return "predict" if "predict" in self.ports else next(iter(self.ports))
+    def serials(self) -> tuple[int, ...]:
+        """The serial numbers of all versions that take part in its answers."""
+        return (self.serial,)
 
     @property
     def nbytes(self) -> int:
@@ -137,34 +130,22 @@ class Served:
         names, skip = self._inputs[job.signature]
         return self.runner(job.signature, {n: job.inputs[n].shape[skip:] for n in names}, bool(job.device))
 
+    def usual_runner(self, signature: str) -> Runner | None:
+        """The runner for requests of the only shape, or of the shape that was asked for last; None if there is none."""
+        return self._fixed.get(signature) or next(
+            (runner for key, runner in reversed(self._runners.items()) if key[:2] == (signature, False)), None
+        )
+
     @property
     def runners(self) -> Sequence[Runner]:
         """The present runners."""
         return tuple(self._runners.values())
 
-    def acquire(self, now: float) -> None:
-        """Count a request for this version, which stays loaded until `release`. now: `time.perf_counter()`."""
-        self.in_flight += 1
-        self.used = now
-
-    def release(self) -> None:
-        """The request was answered or cancelled."""
-        self.in_flight -= 1
-        if self.retired and not self.in_flight:
-            self._close()
-
-    def retire(self) -> None:
-        """There are no new requests for this version: when the last one is answered, its memory is freed."""
-        self.retired = True
-        if not self.in_flight:
-            self._close()
-
     def _close(self) -> None:
-        self.closed = True
-        self._forget(self)
+        super()._close()
         self._runners.clear()
         self._fixed.clear()
-        self.shadow = self.processing = None
+        self.processing = None
 
 
 def _without_state(ports: Mapping[str, Ports], streams: Mapping[str, Stream]) -> dict[str, Ports]:

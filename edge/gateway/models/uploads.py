@@ -13,12 +13,12 @@ from typing import Any
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.names import shown
-from edge.gateway.sources.listing import BUNDLE, CONFIG
+from edge.gateway.sources.listing import BUNDLE, CONFIG, ENSEMBLES, FILES
 
 __all__ = ["PREFIX", "files_of", "unpack"]
 
 PREFIX = "file:"
-_PATH = re.compile(rf"^(?:(?:[1-9][0-9]{{0,17}}/)?{re.escape(BUNDLE)}|{re.escape(CONFIG)})\Z")
+_PATH = re.compile(rf"^(?:(?:[1-9][0-9]{{0,17}}/)?(?:{'|'.join(map(re.escape, FILES))})|{re.escape(CONFIG)})\Z")
 
 
 def files_of(parameters: Mapping[str, Any]) -> dict[str, bytes]:
@@ -30,7 +30,8 @@ def files_of(parameters: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _content(key: str, value: Any) -> bytes:
     if not _PATH.match(key.removeprefix(PREFIX)):
-        raise GatewayError(400, f"{shown(key)}: expected {PREFIX}VERSION/{BUNDLE} or {PREFIX}{CONFIG}")
+        text = f"expected {PREFIX}VERSION/{BUNDLE} or {PREFIX}{CONFIG}, or an ensemble's {PREFIX}VERSION/{ENSEMBLES[0]}"
+        raise GatewayError(400, f"{shown(key)}: {text}")
     if isinstance(value, bytes):
         return value
     try:

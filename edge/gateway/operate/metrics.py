@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from edge.gateway.cache import Figures
 from edge.gateway.operate.exposition import Family
 from edge.gateway.operate.histograms import Histogram
 from edge.gateway.operate.statistics import FAILURES, ModelStatistics, Statistics
@@ -45,6 +46,10 @@ class Gauges:
     """Bytes that bodies and replies hold, and may hold."""
     expiry: float = 0.0
     """When the certificate in use expires, in seconds since 1970; 0: there is none."""
+    untrusted: int = 0
+    """Bundles that were refused because no trusted key has signed them, so far."""
+    key_expiry: Mapping[str, float] = field(default_factory=dict)
+    """By name of a trusted key, when it expires, in seconds since 1970; keys that never do are left out."""
     kernels_missing: int = 0
     """Kernel families that are still to be compiled."""
     awaiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -60,6 +65,8 @@ class Gauges:
     """Seconds: `LoopLag.last`."""
     worst_lag: float = 0.0
     """Seconds: `LoopLag.worst`."""
+    cache: Figures | None = None
+    """The cache of answers; None: none are kept."""
 
 
 class _Sum(NamedTuple):
@@ -84,6 +91,17 @@ _TRITON = (
     _Sum("nv_inference_compute_output_duration_us", "Microseconds of copying outputs and writing replies",
          lambda s: _micro(s.compute_output)),
 )  # fmt: skip
+
+
+_CACHE = (
+    _Sum("nv_cache_num_hits_per_model", "Answers found in the cache", lambda s: s.hits),
+    _Sum("nv_cache_num_misses_per_model", "Answers not found in the cache", lambda s: s.misses),
+    _Sum("nv_cache_hit_duration_per_model", "Microseconds of looking up answers that were found",
+         lambda s: _micro(s.hit_seconds)),
+    _Sum("nv_cache_miss_duration_per_model", "Microseconds of looking up answers that were not found, and of keeping"
+         " them", lambda s: _micro(s.miss_seconds)),
+)  # fmt: skip
+"""Shown if there is a cache."""
 
 
 class _Shape(NamedTuple):
@@ -119,7 +137,8 @@ def families(statistics: Statistics, gauges: Gauges) -> list[Family]:
     """All metrics, for `exposition.expose`."""
     models = [({"model": name, "version": version}, numbers) for (name, version), numbers in statistics]
     failed = [({**labels, "reason": why}, float(n.failed[why])) for labels, n in models for why in FAILURES]
-    found = [Family(s.name, "counter", s.help, [(labels, s.value(n)) for labels, n in models]) for s in _TRITON]
+    sums = (*_TRITON, *(_CACHE if gauges.cache is not None else ()))
+    found = [Family(s.name, "counter", s.help, [(labels, s.value(n)) for labels, n in models]) for s in sums]
     found.append(Family("nv_inference_request_failure", "counter", "Requests that failed, by reason", failed))
     found += [
         Family(s.name, "histogram", s.help, [(labels, s.value(n)) for labels, n in models], s.every) for s in _SHAPES
@@ -129,7 +148,18 @@ def families(statistics: Statistics, gauges: Gauges) -> list[Family]:
             ({"model": name, "version": version}, value) for (name, version), value in sorted(g.value(gauges).items())
         ]) for g in _GAUGES
     ]  # fmt: skip
-    return [*found, *_own(statistics, gauges), *_process()]
+    return [*found, *_cached(gauges.cache), *_own(statistics, gauges), *_process()]
+
+
+def _cached(found: Figures | None) -> list[Family]:
+    if found is None:
+        return []
+    used = found.nbytes / found.most
+    return [
+        Family("nv_cache_util", "gauge", "The share of the cache's bytes that is used", [({}, used)]),
+        Family("nv_cache_num_entries", "gauge", "Answers in the cache", [({}, found.entries)]),
+        Family("nv_cache_num_evictions", "counter", "Answers dropped to make room", [({}, found.evicted)]),
+    ]
 
 
 def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
@@ -142,6 +172,11 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
     return [
         Family("msedge_certificate_expiry_timestamp_seconds", "gauge",
                "When the server's certificate expires, in seconds since 1970", expiry),
+        Family("msedge_trusted_key_expiry_timestamp_seconds", "gauge",
+               "When a trusted key expires, in seconds since 1970",
+               [({"key": name}, when) for name, when in sorted(gauges.key_expiry.items())]),
+        Family("msedge_untrusted_total", "counter", "Bundles refused because no trusted key has signed them",
+               [({}, gauges.untrusted)]),
         Family("msedge_source_up", "gauge", "1: a folder, registry or store is up to date; 0: it cannot be read", up),
         Family("msedge_source_age_seconds", "gauge", "Seconds since it was last read", ages),
         Family("msedge_refused_total", "counter", "Refused requests, by kind of request", refused),

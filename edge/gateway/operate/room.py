@@ -29,11 +29,11 @@ PACE = 16 << 10
 class Held:
     """The memory of one body or reply. Use as a context manager, or call `release`."""
 
-    __slots__ = ("_evict", "_room", "done", "peer", "seconds", "since", "size", "waits")
+    __slots__ = ("_evict", "_room", "done", "inner", "peer", "seconds", "since", "size", "waits")
 
-    def __init__(self, room: Room, peer: str, seconds: float, evict: Callable[[], None]) -> None:
+    def __init__(self, room: Room, peer: str, seconds: float, evict: Callable[[], None], inner: bool = False) -> None:
         self._room, self._evict = room, evict
-        self.peer, self.seconds = peer, seconds
+        self.peer, self.seconds, self.inner = peer, seconds, inner
         self.size = 0
         """Bytes reserved."""
         self.done = 0
@@ -80,7 +80,8 @@ class Held:
 
 
 class Room:
-    """The budget: `most` bytes, of which one peer may hold half unless `exempt(peer)`, or as much as a single body."""
+    """The budget: `most` bytes, of which one peer may hold half unless `exempt(peer)`, or as much as a single request
+    needs."""
 
     def __init__(
         self, most: int, exempt: Callable[[str], bool] = lambda peer: False, clock: Callable[[], float] = time.monotonic
@@ -96,16 +97,21 @@ class Room:
         """A new share of the budget. seconds: within which a body must arrive. evict: ends the connection."""
         return Held(self, peer, seconds, evict)
 
+    def inner(self, peer: str) -> Held:
+        """A share for what a request needs beside its body: copies of shared memory, tensors between steps."""
+        return Held(self, peer, 1.0, lambda: None, inner=True)
+
     def reserve(self, held: Held, size: int) -> None:
         """See `Held.reach`."""
         more = size - held.size
         if size > self.most:
-            raise GatewayError(413, f"the body needs {size} bytes of memory, more than the {self.most} that this server"
-                               " allows for all bodies; send less at once, or raise limits.bodies")  # fmt: skip
+            raise GatewayError(413, f"{size} bytes of memory are needed, more than the {self.most} that this server"
+                               " allows for all requests; send less at once, or raise limits.bodies")  # fmt: skip
         if more > 0:
             mine = self._peers[held.peer]
-            if mine > held.size and mine + more > self.most // 2 and not self._exempt(held.peer):
-                self._make(more - (self.most // 2 - mine), held, held.peer)
+            over = mine - held.size if held.inner else mine + more if mine > held.size else 0
+            if over > self.most // 2 and not self._exempt(held.peer):
+                self._make(over - self.most // 2, held, held.peer)
             if self.taken + more > self.most:
                 self._make(self.taken + more - self.most, held, "")
         self.taken += more

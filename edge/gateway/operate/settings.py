@@ -20,7 +20,8 @@ from edge.gateway.errors import GatewayError
 from federated.tables import Fraction, Reader, Table
 
 __all__ = [
-    "Access", "Batching", "Grpc", "Limits", "Logs", "Personal", "Repository", "Sequences", "Settings", "Tls", "Traces",
+    "REMOTE", "Access", "Batching", "Cache", "Grpc", "Limits", "Logs", "Personal", "Repository", "Sequences",
+    "Settings", "Tls", "Traces", "Trust",
 ]  # fmt: skip
 
 _BYTES = "bytes, from 1 to 2^50, such as 65536 or '64MiB'"
@@ -33,10 +34,17 @@ SecondsOrNone = Annotated[float, Meta(ge=0, le=10**7, description="seconds from 
 Size = Annotated[int, Meta(ge=1, le=1 << 50, description=_BYTES, extra={"size": True})]
 SizeOrNone = Annotated[int, Meta(ge=0, le=1 << 50, description=_BYTES_OR_NONE, extra={"size": True})]
 Path = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", description="a path", extra={"path": True})]
-_PATHS = "paths, NAME=path or http(s)://…"
-Paths = Annotated[
-    tuple[Annotated[str, Meta(pattern=r"\A[^\0]+\Z", description="a path, NAME=path or http(s)://…")], ...],
-    Meta(description=_PATHS, extra={"path": True}),
+REMOTE = ("http://", "https://", "oci://", "s3://")
+"""How the addresses of registries begin."""
+_MODEL = "a path, NAME=path, or an address http(s)://…, oci://… or s3://…"
+_MODELS = "paths, NAME=path, or addresses http(s)://…, oci://… or s3://…"
+Models = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"\A[^\0]+\Z", description=_MODEL)], ...],
+    Meta(description=_MODELS, extra={"path": True}),
+]
+Files = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"\A[^\0]+\Z", description="a path")], ...],
+    Meta(description="a list of paths", extra={"path": True}),
 ]
 _ORIGIN = "an origin such as https://app.example, not '*'"
 Origins = Annotated[
@@ -61,12 +69,23 @@ class Repository(_Section, frozen=True):
 
     cache: Path = ""
     """Folder for bundles downloaded from a registry; "": a folder in the user's cache."""
+    cache_bytes: SizeOrNone = 16 << 30
+    """Most bytes of that folder; bundles that no registry lists any more are removed first. 0: no limit."""
+    credentials: Path = ""
+    """TOML file that says with which credentials and certificates to ask which registry."""
     poll: SecondsOrNone = 5.0
     """Seconds between checks of the folders for changes; 0: never."""
     memory: SizeOrNone = 0
     """Bytes of weights and buffers above which the least recently used models are unloaded; 0: no limit."""
     pinned: tuple[str, ...] = ()
     """Models that are never unloaded to save memory."""
+
+
+class Trust(_Section, frozen=True):
+    """Which bundles may be served."""
+
+    keys: Files = ()
+    """Public keys (`msedge keygen`); if there are any, a bundle must be signed by one of them (extra `sign`)."""
 
 
 class Batching(_Section, frozen=True):
@@ -82,6 +101,13 @@ class Batching(_Section, frozen=True):
     """Requests of one model that may be waiting or computed at once; 0: any number."""
     timeout: SecondsOrNone = 30.0
     """Deadline in seconds of requests that set none; 0: none."""
+
+
+class Cache(_Section, frozen=True):
+    """Answers that are kept, for models with `response_cache = {enable = true}`."""
+
+    bytes: SizeOrNone = 0
+    """Most bytes of all answers; 0: none are kept."""
 
 
 class Limits(_Section, frozen=True):
@@ -103,6 +129,10 @@ class Limits(_Section, frozen=True):
     """Most connections of one address, trusted proxies excepted; 0: half of all."""
     bodies: SizeOrNone = 0
     """Most bytes of all bodies and replies together; 0: 16 bodies, or a quarter of the memory that is left."""
+    regions: Count = 64
+    """Most regions of shared memory that may be registered at once."""
+    region_bytes: Size = 1 << 30
+    """Most bytes of all of them together."""
 
 
 class Grpc(_Section, frozen=True):
@@ -146,6 +176,8 @@ class Access(_Section, frozen=True):
     """Who may load and unload models: clients on this machine; holders of a token with `manage`; nobody."""
     metrics: Literal["open", "loopback", "token", "off"] = "open"
     """Who may read metrics and the status page; `token`: with the scope `metrics`."""
+    shared_memory: Literal["off", "loopback"] = "off"
+    """Who may register shared memory: clients on this machine, with a token of scope `memory` if there are tokens."""
     cors: Origins = ()
     """Origins of web pages that a browser allows to read replies (CORS)."""
 
@@ -193,7 +225,7 @@ class Personal(_Section, frozen=True):
 class Settings(_Section, frozen=True):
     """All settings. `sources`: the origin of every value that is not a default: "flag --port", "MSEDGE_SERVE_PORT"."""
 
-    models: Paths = ()
+    models: Models = ()
     """Bundles, folders of models, registries."""
     host: Host = "127.0.0.1"
     port: Port = 8000
@@ -202,7 +234,9 @@ class Settings(_Section, frozen=True):
     drain: SecondsOrNone = 30.0
     """Seconds that current requests have to finish after SIGTERM."""
     repository: Repository = Repository()
+    trust: Trust = Trust()
     batching: Batching = Batching()
+    cache: Cache = Cache()
     limits: Limits = Limits()
     grpc: Grpc = Grpc()
     tls: Tls = Tls()

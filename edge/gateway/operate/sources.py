@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.operate.entries import ENVIRONMENT, Entry, entries
-from edge.gateway.operate.settings import Settings
+from edge.gateway.operate.settings import REMOTE, Settings
 from federated.tables import Reader
 
 __all__ = ["entries", "print_config", "resolve"]
@@ -151,11 +151,11 @@ def _of_text(kind: type[Any], text: str, size: bool) -> Any:
 
 def _located(text: str, base: Path) -> str:
     """A path, `NAME=path` or address, with the path relative to the file that has it."""
-    if not text or text.startswith(("http://", "https://")):
+    if not text or text.startswith(REMOTE):
         return text
     label, mark, path = text.partition("=")
     if mark and path and "/" not in label:
-        return text if path.startswith(("http://", "https://")) else f"{label}={base / path}"
+        return text if path.startswith(REMOTE) else f"{label}={base / path}"
     return str(base / text)
 
 

@@ -51,8 +51,12 @@ class ModelStatistics:
         "compute_output",
         "failed",
         "failed_seconds",
+        "hit_seconds",
+        "hits",
         "last",
         "latency",
+        "miss_seconds",
+        "misses",
         "queue",
         "recent",
         "recent_rows",
@@ -64,7 +68,8 @@ class ModelStatistics:
 
     def __init__(self, now: float | None = None) -> None:
         now = time.perf_counter() if now is None else now
-        self.success = self.rows = self.last = 0
+        self.success = self.rows = self.last = self.hits = self.misses = 0
+        self.hit_seconds = self.miss_seconds = 0.0
         self.seconds = self.queue = self.compute_input = self.compute_infer = self.compute_output = 0.0
         self.failed: Counter[str] = Counter()
         self.failed_seconds = 0.0
@@ -76,12 +81,14 @@ class ModelStatistics:
     def record(self, job: Job, now: float) -> None:
         """Record an answered request. now: `time.perf_counter` when its reply was ready."""
         begun, rows, batch = job.begun, job.rows, job.batch
-        spent, waited, given = now - job.arrived, begun - job.arrived, job.input_seconds
-        inferred, output = job.computed - begun - given, now - job.computed
+        spent = now - job.arrived
         self.success += 1
-        self.rows += rows
         self.last = time.time_ns() // 1_000_000
         self.seconds += spent
+        if job.hit is not None and self._cached(job, spent, now):
+            return
+        waited, given, inferred, output = job.times(now)
+        self.rows += rows
         self.queue += waited
         self.compute_input += given
         self.compute_infer += inferred
@@ -92,6 +99,19 @@ class ModelStatistics:
         self.recent_rows.at(now).add(batch, rows)
         if begun not in self._begun:
             self._execution(job, given, inferred, output)
+
+    def _cached(self, job: Job, spent: float, now: float) -> bool:
+        """Record that an answer was looked for in the cache; returns whether it was there: then nothing was queued or
+        computed."""
+        if not job.hit:
+            self.misses += 1
+            self.miss_seconds += job.cache_seconds
+            return False
+        self.hits += 1
+        self.hit_seconds += job.cache_seconds
+        self.latency.add(spent)
+        self.recent.at(now).add(spent)
+        return True
 
     def _execution(self, job: Job, given: float, inferred: float, output: float) -> None:
         """Record a batch, at its first request; the others began at the same time. A request with more rows than a
@@ -128,7 +148,7 @@ class ModelStatistics:
 
     def triton(self, name: str, version: str) -> dict[str, Any]:
         """An element of `model_stats`."""
-        none = {"count": 0, "ns": 0}
+        computed = self.success - self.hits
         return {
             "name": name,
             "version": version,
@@ -139,11 +159,11 @@ class ModelStatistics:
                 "success": _duration(self.success, self.seconds),
                 "fail": _duration(self.failed.total(), self.failed_seconds),
                 "queue": _duration(self.success, self.queue),
-                "compute_input": _duration(self.success, self.compute_input),
-                "compute_infer": _duration(self.success, self.compute_infer),
-                "compute_output": _duration(self.success, self.compute_output),
-                "cache_hit": none,
-                "cache_miss": none,
+                "compute_input": _duration(computed, self.compute_input),
+                "compute_infer": _duration(computed, self.compute_infer),
+                "compute_output": _duration(computed, self.compute_output),
+                "cache_hit": _duration(self.hits, self.hit_seconds),
+                "cache_miss": _duration(self.misses, self.miss_seconds),
             },
             "response_stats": {},
             "batch_stats": [_batch(size, self.batches[size]) for size in sorted(self.batches)],

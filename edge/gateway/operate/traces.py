@@ -119,7 +119,8 @@ class Tracer:
 
     def record(self, context: Context, name: str, job: Job, attributes: Mapping[str, Any], status: int = 200) -> None:
         """Record the spans of a finished request: `name`, and below it queue, compute_input, compute_infer and
-        compute_output, as far as they were reached. Loop's thread; only for sampled requests."""
+        compute_output, as far as they were reached, or the steps of an ensemble. Loop's thread; only for sampled
+        requests."""
         from opentelemetry import trace
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
@@ -140,7 +141,7 @@ class Tracer:
         if status >= 500:
             span.set_status(Status(StatusCode.ERROR, str(job.error or "")))
         within = trace.set_span_in_context(span)
-        for part, begin, end in _parts(job):
+        for part, begin, end in job.spans():
             child = self._tracer.start_span(part, within, start_time=_nanoseconds(begin, offset))
             child.end(_nanoseconds(end, offset))
         span.end(ended)
@@ -148,16 +149,6 @@ class Tracer:
     def close(self) -> None:
         """Send the remaining spans."""
         self._provider.shutdown()
-
-
-def _parts(job: Job) -> list[tuple[str, float, float]]:
-    if not job.begun:
-        return [("queue", job.arrived, job.done)] if job.done else []
-    ran = job.begun + job.input_seconds
-    parts = [("queue", job.arrived, job.begun), ("compute_input", job.begun, ran)]
-    if job.computed:
-        parts += [("compute_infer", ran, job.computed), ("compute_output", job.computed, job.done)]
-    return parts
 
 
 def _nanoseconds(seconds: float, offset: float) -> int:

@@ -32,6 +32,7 @@ _NAMES: Mapping[str, tuple[Schema, str]] = {
         {"type": "string", "minLength": 1, "maxLength": 128},
         "The sequence: what its requests give as `parameters.sequence_id`; digits alone are a number.",
     ),
+    "region": ({"type": "string", "minLength": 1, "maxLength": 255}, "The region: a name that the client chooses."),
     "label": ({"type": "string", "pattern": VERSION}, "A label of a version, such as `canary`."),
     "version": ({"type": "string", "pattern": VERSION}, "A version's number, or a label such as `canary`."),
 }
@@ -87,7 +88,8 @@ def _operation(operation: Operation, path: str, tokens: bool, examples: _Example
     names = re.findall(r"{(\w+)}", path)
     summary, _, description = operation.about.partition("\n")
     made: dict[str, Any] = {
-        "operationId": operation.name + "".join(f"Of{part.title()}" for part in ("version", "label") if part in names),
+        "operationId": operation.name
+        + "".join(f"Of{part.title()}" for part in ("version", "label", "region") if part in names),
         "tags": [operation.subject],
         "summary": summary,
         "responses": {"200": _reply(operation)}
@@ -141,7 +143,8 @@ def _reply(operation: Operation) -> dict[str, Any]:
 
 def _refusals(operation: Operation, tokens: bool) -> list[int]:
     """Statuses other than 200; those of access control if tokens are enabled, or the operation is restricted."""
-    asked = (401, 403, 429) if tokens and operation.scope else (403,) if operation.scope == "manage" else ()
+    limited = operation.scope in ("manage", "memory")
+    asked = (401, 403, 429) if tokens and operation.scope else (403,) if limited else ()
     return sorted({*operation.refusals, *asked, 500})
 
 

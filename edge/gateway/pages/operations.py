@@ -18,6 +18,7 @@ SUBJECTS: Mapping[str, str] = {
     "models": "Metadata, configuration and statistics of models.",
     "health": "Whether the gateway is alive and ready.",
     "repository": "Listing, loading and unloading of models.",
+    "shared memory": "Tensors in shared memory of clients on the same machine.",
     "operation": "Metrics and pages for the operator.",
 }
 BINARY_HEADER = "Inference-Header-Content-Length"
@@ -89,6 +90,12 @@ def _model(end: str = "") -> tuple[str, ...]:
     return (f"/v2/models/{{name}}{end}", f"/v2/models/{{name}}/versions/{{version}}{end}")
 
 
+def _region(kind: str, end: str, *, every: bool = True) -> tuple[str, ...]:
+    """Paths of one region, and of all of them."""
+    single = f"/v2/{kind}sharedmemory/region/{{region}}/{end}"
+    return (f"/v2/{kind}sharedmemory/{end}", single) if every else (single,)
+
+
 def _json(name: str) -> dict[str, Schema | None]:
     return {JSON: reference(name)}
 
@@ -101,7 +108,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Run a model.\nInputs are in the JSON, or follow it as little-endian row-major bytes; so do outputs, as"
         " requested. If axis 0 is a batch, requests are computed together with those of other clients.",
         {**_json("InferReply"), BINARY: None}, {**_json("InferRequest"), BINARY: None},
-        needs_body=True, refusals=(*_BODY, 404, 429, 501, 503, 504),
+        needs_body=True, refusals=(*_BODY, 403, 404, 429, 501, 503, 504),
     ),
     Operation(
         "predict", "post", ("/v1/models/{name}:predict", "/v1/models/{name}/versions/{version}:predict",
@@ -158,6 +165,21 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("changeModelTraceSettings", "post", ("/v2/models/{name}/trace/setting",), "operation", "manage",
               "Change settings of a model's traces until the gateway ends.", _json("TraceSettings"),
               _json("TraceChange"), refusals=(*_BODY, 404)),
+    Operation("sharedMemoryStatus", "get", _region("system", "status"), "shared memory", "memory",
+              "The client's regions, or one of them.", {JSON: {"type": "array", "items": reference("Region")}},
+              refusals=(404,)),
+    Operation("registerSharedMemory", "post", _region("system", "register", every=False), "shared memory", "memory",
+              "Register a region of a shared memory object that the client has made.\nThe object must belong to the"
+              " user that the client runs as.", {}, _json("RegisterRequest"), needs_body=True,
+              refusals=(*_BODY, 409, 429)),
+    Operation("unregisterSharedMemory", "post", _region("system", "unregister"), "shared memory", "memory",
+              "Unregister a region, or all of the client's.", {}),
+    Operation("cudaMemoryStatus", "get", _region("cuda", "status"), "shared memory", "memory",
+              "An empty list: there is no CUDA shared memory.", {JSON: {"type": "array"}}, refusals=(404,)),
+    Operation("registerCudaMemory", "post", _region("cuda", "register", every=False), "shared memory", "memory",
+              "Refused: models run on the processor.", {}, refusals=(501,)),
+    Operation("unregisterCudaMemory", "post", _region("cuda", "unregister"), "shared memory", "memory",
+              "Done: there is nothing to unregister.", {}),
     Operation("metrics", "get", ("/metrics",), "operation", "metrics",
               "Metrics as Prometheus text, or as OpenMetrics if Accept requests it.",
               {"text/plain": None, "application/openmetrics-text": None}, refusals=(404,)),

@@ -83,12 +83,42 @@ _PROTOCOL: Mapping[str, Schema] = {
             "max_batch_size": _about(COUNT, "0: requests are not batched."),
             "input": _list(reference("ConfigTensor")),
             "output": _list(reference("ConfigTensor")),
+            "ensemble_scheduling": reference("EnsembleScheduling"),
         },
+        optional="ensemble_scheduling",
         about="The parts of Triton's model configuration that apply here.",
     ),
     "ConfigTensor": _object(
-        {"name": TEXT, "data_type": {"type": "string", "pattern": "^TYPE_[A-Z0-9]+$"}, "dims": _list(_OPEN_SIZE)},
+        {
+            "name": TEXT,
+            "data_type": {"type": "string", "pattern": "^TYPE_[A-Z0-9]+$"},
+            "dims": _list(_OPEN_SIZE),
+            "reshape": _object({"shape": _list(_OPEN_SIZE)}),
+        },
+        optional="reshape",
     ),
+    "EnsembleScheduling": _object(
+        {
+            "step": _list(
+                _object(
+                    {
+                        "model_name": TEXT,
+                        "model_version": _about({"type": "integer", "minimum": -1}, "-1: by the model's own routing."),
+                        "model_label": _about(TEXT, "A label in the place of a version."),
+                        "input_map": _about(_map(TEXT), "The ensemble's names of tensors by the model's."),
+                        "output_map": _map(TEXT),
+                    },
+                    optional="model_label",
+                )
+            )
+        },
+        about="Of an ensemble: which models compute what of which tensors.",
+    ),
+}
+_PLACE: Schema = {
+    "shared_memory_region": _about(TEXT, "A registered region that holds the tensor, or is to hold it."),
+    "shared_memory_offset": _about(COUNT, "Where it begins in the region, in bytes."),
+    "shared_memory_byte_size": _about(COUNT, "Its bytes; for an output at most."),
 }
 _INFER: Mapping[str, Schema] = {
     "Data": _about(
@@ -104,11 +134,14 @@ _INFER: Mapping[str, Schema] = {
             "data": reference("Data"),
         },
         optional="parameters data",
-        about="`data`, or `parameters.binary_data_size` bytes of the body's binary part.",
+        about="`data`, or `parameters.binary_data_size` bytes of the body's binary part, or a place in shared memory.",
     ),
     "InputParameters": {
         "type": "object",
-        "properties": {"binary_data_size": _about(_SIZE, "Size of this input in bytes, in the data after the JSON.")},
+        "properties": {
+            "binary_data_size": _about(_SIZE, "Size of this input in bytes, in the data after the JSON."),
+            **_PLACE,
+        },
         "additionalProperties": {"type": ["string", "number", "boolean"]},
     },
     "WantedOutput": _object({"name": TEXT, "parameters": reference("OutputParameters")}, optional="parameters"),
@@ -117,6 +150,7 @@ _INFER: Mapping[str, Schema] = {
         "properties": {
             "binary_data": _about({"type": "boolean"}, "Whether this output is sent as bytes after the JSON."),
             "classification": _about(COUNT, "Return so many largest elements instead, as `value:index[:label]`."),
+            **_PLACE,
         },
         "additionalProperties": {"type": ["string", "number", "boolean"]},
     },
@@ -212,7 +246,21 @@ _REPOSITORY: Mapping[str, Schema] = {
         "patternProperties": {"^file:": _about(TEXT, "A file of the model, in base64.")},
     },
     "UnloadRequest": _object({"parameters": reference("UnloadParameters")}, optional="parameters"),
-    "UnloadParameters": _object({"unload_dependents": {"type": "boolean"}}, optional="unload_dependents"),
+    "UnloadParameters": _object(
+        {"unload_dependents": _about({"type": "boolean"}, "Whether to unload the ensembles that use it as well.")},
+        optional="unload_dependents",
+    ),
+}
+_MEMORY: Mapping[str, Schema] = {
+    "Region": _object({"name": TEXT, "key": TEXT, "offset": COUNT, "byte_size": COUNT}),
+    "RegisterRequest": _object(
+        {
+            "key": _about(TEXT, "The name of a shared memory object, such as `/tensors`."),
+            "offset": _about(COUNT, "Where the region begins in it, in bytes."),
+            "byte_size": {"type": "integer", "minimum": 1},
+        },
+        optional="offset",
+    ),
 }
 _STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 _STATISTICS: Mapping[str, Schema] = {
@@ -308,6 +356,7 @@ _STATUS: Mapping[str, Schema] = {
             "queued": COUNT,
             "bytes": COUNT,
             "compiling": _about({"type": "boolean"}, "Whether it runs by reference until its kernels are compiled."),
+            "signer": _about(TEXT, "The trusted key that has signed it."),
             "latency": reference("Latency"),
             "personal": {"anyOf": [reference("Personal"), {"type": "null"}]},
             "shadow": {"anyOf": [reference("Shadow"), {"type": "null"}]},
@@ -316,7 +365,7 @@ _STATUS: Mapping[str, Schema] = {
     "Source": _object(
         {
             "name": TEXT,
-            "state": {"type": "string", "enum": ["ok", "stale", "unread"]},
+            "state": {"type": "string", "enum": ["ok", "stale", "unread", "unreachable"]},
             "age": {"type": "number", "minimum": 0},
             "reason": TEXT,
         },
@@ -341,6 +390,7 @@ _STATUS: Mapping[str, Schema] = {
             ),
             "lag": _about(PERHAPS_SECONDS, "How late the event loop is."),
             "sources": _list(reference("Source")),
+            "keys": _list(_object({"name": TEXT, "key": TEXT, "expires": PERHAPS_SECONDS}, about="Trusted keys.")),
             "kernels": _about(_object({"done": COUNT, "of": COUNT, "problem": TEXT}),
                               "Kernel families being compiled; `of`: 0 if there are none."),
             "models": _list(reference("ModelStatus")),
@@ -348,5 +398,7 @@ _STATUS: Mapping[str, Schema] = {
         }
     ),
 }
-SCHEMAS: Mapping[str, Schema] = {**_PROTOCOL, **_INFER, **_PREDICT, **_REPOSITORY, **_STATISTICS, **_ADJUST, **_STATUS}
+SCHEMAS: Mapping[str, Schema] = {
+    **_PROTOCOL, **_INFER, **_PREDICT, **_REPOSITORY, **_MEMORY, **_STATISTICS, **_ADJUST, **_STATUS,
+}  # fmt: skip
 """Every schema by the name that `reference` accepts."""

@@ -131,7 +131,7 @@ const KINDS = { "#": "n", "~": "n spare" };
 
 function modelRow(m) {
   const tags = [...m.labels, ...(m.share > 0 && m.share < 1 ? [share(m.share)] : [])].map((text) => make("span", { class: "tag" }, text));
-  const notes = [m.reason, m.compiling ? "runs by reference, slower, until its kernels are compiled" : ""];
+  const notes = [m.reason, m.signer ? `signed by ${m.signer}` : "", m.compiling ? "runs by reference, slower, until its kernels are compiled" : ""];
   if (m.personal && m.personal.hits + m.personal.misses) notes.push(`personal: ${count(m.personal.hits)} answered by personal versions, ${count(m.personal.misses)} by the common model; ${count(m.personal.devices)} of ${count(m.personal.capacity)} devices in memory, ${size(m.personal.bytes)}`);
   if (m.shadow) notes.push(`shadow: ${m.shadow.agreement == null ? NONE : share(m.shadow.agreement)} of rows agree in ${count(m.shadow.compared)} copies, largest difference ${m.shadow.difference == null ? "infinite" : m.shadow.difference.toPrecision(2)}`);
   const told = notes.filter(Boolean).join("; ");
@@ -151,6 +151,12 @@ function kernels(k) {
 function sources(found) {
   return table(["", "state", "#read", ""], found.map((f) => make("tr", {},
     make("td", { class: "name" }, f.name), cell(f.state, f.state === "ok" ? "good" : "poor"), cell(`${span(f.age)} ago`), cell(f.reason, "soft notes"))));
+}
+
+/** Trusted keys; `expires` in seconds since 1970. */
+function keys(found) {
+  const told = found.map((k) => `${k.name} (ed25519:${k.key.slice(0, 16)}${k.expires ? `, ${k.expires * 1000 < Date.now() ? "expired" : "expires"} ${new Date(k.expires * 1000).toISOString().slice(0, 10)}` : ""})`);
+  return found.length ? make("p", { class: "soft" }, `Bundles must be signed by ${told.join(" or ")}.`) : "";
 }
 
 function refused(counts) {
@@ -184,7 +190,7 @@ const SECTIONS = [
   [(s) => [s.latencies, s.batches], (s) => make("div", { class: "charts" },
     bars("Requests of the last minute by latency", s.latencies, seconds),
     bars("Rows of the last minute by batch size", s.batches, count))],
-  [(s) => [s.models, s.unlisted, s.kernels], (s) => [make("h2", {}, "Models"), kernels(s.kernels),
+  [(s) => [s.models, s.unlisted, s.kernels, s.keys], (s) => [make("h2", {}, "Models"), kernels(s.kernels), keys(s.keys),
     s.models.length ? table(HEADS, s.models.flatMap(modelRow)) : make("p", { class: "soft" }, "None."),
     s.unlisted ? make("p", { class: "soft" }, `and ${count(s.unlisted)} more, used less recently`) : ""]],
   [(s) => s.sources, (s) => [make("h2", {}, "Sources"), s.sources.length ? sources(s.sources) : make("p", { class: "soft" }, "None.")]],

@@ -10,6 +10,7 @@ from edge.gateway.models.kernels import Compiling
 from edge.gateway.operate.histograms import ROWS, SECONDS, Histogram
 from edge.gateway.operate.statistics import Statistics
 from edge.gateway.sources.watching import SourceState
+from lite_runtime.bundle.keys import PublicKey
 
 __all__ = ["MOST", "REASONS", "Bars", "Latency", "ModelStatus", "Personal", "Shadowed", "Sourced", "Status", "status"]
 
@@ -92,19 +93,29 @@ class ModelStatus(TypedDict):
     bytes: int
     compiling: bool
     """Whether it runs by reference until its kernels are compiled."""
+    signer: str
+    """The trusted key that has signed it; "" if none has to."""
     latency: Latency
     personal: Personal | None
     shadow: Shadowed | None
 
 
 class Sourced(TypedDict):
-    """A folder, registry or store that is read while serving. `state`: ok; stale: what was read before is used; unread:
-    it was never read. `age`: seconds since it was last read."""
+    """A folder, registry or store that is read while serving. `state`: see `SourceState`. `age`: seconds since it was
+    last read."""
 
     name: str
     state: str
     age: float
     reason: str
+
+
+class Key(TypedDict):
+    """A trusted key. `expires`: in seconds since 1970, None: never."""
+
+    name: str
+    key: str
+    expires: float | None
 
 
 class CompilingStatus(TypedDict):
@@ -134,6 +145,7 @@ class Status(TypedDict):
     memory: dict[str, int | None]
     lag: float | None
     sources: list[Sourced]
+    keys: list[Key]
     kernels: CompilingStatus
     models: list[ModelStatus]
     unlisted: int
@@ -152,6 +164,7 @@ def status(
     in_flight: int = 0,
     lag: float | None = None,
     sources: Sequence[SourceState] = (),
+    keys: Sequence[PublicKey] = (),
     compiling: Compiling = Compiling(),  # noqa: B008  # a tuple of constants
     name: str = "msedge gateway",
 ) -> Status:
@@ -198,6 +211,9 @@ def status(
         "lag": lag,
         "sources": [
             {"name": of.name, "state": of.state, "age": max(0.0, of.age), "reason": of.reason} for of in sources
+        ],
+        "keys": [
+            {"name": of.name, "key": of.key, "expires": of.expires if isfinite(of.expires) else None} for of in keys
         ],
         "kernels": {"done": compiling.done, "of": compiling.of, "problem": compiling.problem},
         "models": models,
@@ -247,6 +263,7 @@ def _model(
         "queued": entry.get("queued", 0),
         "bytes": entry.get("bytes", 0),
         "compiling": entry.get("compiling", False),
+        "signer": entry.get("signer", ""),
         "latency": _latency(page or {}),
         "personal": entry.get("personal"),
         "shadow": _shadow(entry.get("shadow")),

@@ -37,7 +37,7 @@ class Body:
 
     def write(
         self, model: str, version: str, request: Request, outputs: Mapping[str, Array], ports: Ports,
-        notes: Mapping[str, Any], labels: Sequence[str] | None,
+        notes: Mapping[str, Any], labels: Mapping[str, Sequence[str]],
     ) -> Reply:  # fmt: skip
         """The reply's body."""
         return write(model, version, request, outputs, ports, notes, labels)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 from edge.gateway.errors import GatewayError
 from edge.gateway.ports import Port, Ports
 from edge.gateway.protocol.classification import classified
-from edge.gateway.protocol.parameters import checked, checked_reserved, expect, natural, no_shared_memory, wrong
+from edge.gateway.protocol.parameters import checked, checked_reserved, expect, natural, wrong
 
-__all__ = ["LIMITS", "Layout", "Limits", "Part", "Wanted", "layout_of", "raw_layout"]
+__all__ = ["LIMITS", "Layout", "Limits", "Part", "Shared", "Slice", "Wanted", "layout_of", "raw_layout"]
 
 _LARGEST = 2**40
 """The largest number of elements of a tensor: more than any body can hold, and small enough for strides to fit easily
@@ -39,28 +39,47 @@ class Limits:
 LIMITS = Limits()
 
 
+class Slice(NamedTuple):
+    """A tensor's place in shared memory that the client has registered as `region`: `size` bytes from `offset` on."""
+
+    region: str
+    offset: int
+    size: int
+
+
 class Wanted(NamedTuple):
     """A requested output. binary: None means the request's default. classification: the number of largest elements to
-    send as text; 0: the tensor itself is sent."""
+    send as text; 0: the tensor itself is sent. region: where it is written instead of being sent."""
 
     name: str
     binary: bool | None
     classification: int
+    region: Slice | None = None
 
 
 class Part(NamedTuple):
-    """An input. data: its value in the JSON; None: it has `size` bytes, `at` bytes after the JSON."""
+    """An input. data: its value in the JSON; None: it is at `region`, or has `size` bytes, `at` bytes after the
+    JSON."""
 
     port: Port
     shape: tuple[int, ...]
     data: Any
     at: int
     size: int
+    region: Slice | None = None
+
+
+class Shared(NamedTuple):
+    """The tensors of a request that are in shared memory: inputs, and places of outputs by name."""
+
+    inputs: list[tuple[Part, Slice]]
+    outputs: dict[str, Slice]
 
 
 @dataclass(slots=True)
 class Layout:
-    """A request without its elements. `binary`: the default for outputs; `total`: bytes after the JSON."""
+    """A request without its elements. `binary`: the default for outputs; `total`: bytes after the JSON; `shared`: None
+    if no tensor is in shared memory."""
 
     id: str
     parameters: Mapping[str, Any]
@@ -71,6 +90,7 @@ class Layout:
     rows: int
     wanted: tuple[Wanted, ...] | None
     binary: bool
+    shared: Shared | None = None
 
 
 def layout_of(document: Any, ports: _Ports, limits: Limits) -> Layout:
@@ -85,11 +105,12 @@ def layout_of(document: Any, ports: _Ports, limits: Limits) -> Layout:
     parts, total = _parts(document.get("inputs"), takes, limits)
     binary = parameters.get("binary_data_output", False)
     wanted = _outputs(document.get("outputs"), takes)
-    for output, own, count in wanted or [(n, None, 0) for n in takes.outputs]:
-        if takes.outputs[output].datatype == "BF16" and not count and not (binary if own is None else own):
+    for output, own, count, region in wanted or [Wanted(n, None, 0) for n in takes.outputs]:
+        sent = not count and region is None
+        if takes.outputs[output].datatype == "BF16" and sent and not (binary if own is None else own):
             raise wrong(f"output {output!r} is BF16, which JSON cannot hold; request it with binary_data: true")
     rows = _rows(parts, takes)
-    return Layout(name, parameters, signature, takes, parts, total, rows, wanted, binary)
+    return Layout(name, parameters, signature, takes, parts, total, rows, wanted, binary, _shared(parts, wanted or ()))
 
 
 def raw_layout(size: int, takes: Ports) -> Layout:
@@ -125,7 +146,6 @@ def _entries(listed: Any, where: str) -> Iterable[tuple[str, dict[str, Any], dic
         name, parameters = entry.get("name"), entry.get("parameters", {})
         expect(type(name) is str, "expected %s[%s].name to be a string", where, i)
         checked(parameters, name)
-        no_shared_memory(parameters)
         expect(name not in seen, "%s: %r is given twice", where, name)
         seen.add(name)
         yield name, entry, parameters
@@ -179,16 +199,46 @@ def _part(
     count, size, data = prod(shape), parameters.get("binary_data_size"), entry.get("data")
     if port.datatype == "BYTES" and count > limits.strings:
         raise GatewayError(413, f"input {port.name!r}: expected at most {limits.strings} BYTES elements, got {count}")
+    region = _region(parameters, f"input {port.name!r}")
+    if region is not None:
+        expect(size is None and data is None, "input %r: expected no data and no binary_data_size beside"
+               " shared_memory_region", port.name)  # fmt: skip
+        _check_size(port, shape, region.size, "shared_memory_byte_size")
+        return Part(port, shape, None, at, 0, region)
     if (size is None) == (data is None):
         both = "both" if data is not None else "neither"
         raise wrong(f"input {port.name!r}: expected either data or parameters.binary_data_size, got {both}")
     if size is None:
         return Part(port, shape, data, at, 0)
     expect(natural(size), "input %r: expected binary_data_size to be an integer from 0 on, got %r", port.name, size)
-    if port.itemsize and size != count * port.itemsize:
-        expected = f"{port.datatype} {list(shape)} takes {count * port.itemsize} bytes"
-        raise wrong(f"input {port.name!r}: {expected}, binary_data_size says {size}")
+    _check_size(port, shape, size, "binary_data_size")
     return Part(port, shape, None, at, size)
+
+
+def _check_size(port: Port, shape: tuple[int, ...], size: int, said: str) -> None:
+    wanted = prod(shape) * port.itemsize
+    if port.itemsize and size != wanted:
+        raise wrong(f"input {port.name!r}: {port.datatype} {list(shape)} takes {wanted} bytes, {said} says {size}")
+
+
+def _shared(parts: Iterable[Part], wanted: Iterable[Wanted]) -> Shared | None:
+    inputs = [(part, part.region) for part in parts if part.region is not None]
+    outputs = {output.name: output.region for output in wanted if output.region is not None}
+    return Shared(inputs, outputs) if inputs or outputs else None
+
+
+def _region(parameters: Mapping[str, Any], whose: str) -> Slice | None:
+    """A tensor's place in shared memory; None if it has none."""
+    name, size = parameters.get("shared_memory_region"), parameters.get("shared_memory_byte_size")
+    offset = parameters.get("shared_memory_offset", 0)
+    if name is None:
+        expect(size is None and offset == 0, "%s: expected shared_memory_region beside shared_memory_byte_size", whose)
+        return None
+    expect(type(name) is str, "%s: expected shared_memory_region to be a string, got %r", whose, name)
+    if not isinstance(size, int) or not natural(size):
+        raise wrong(f"{whose}: expected shared_memory_byte_size to be an integer from 0 on, got {size!r}")
+    expect(natural(offset), "%s: expected shared_memory_offset to be an integer from 0 on, got %r", whose, offset)
+    return Slice(name, offset, size)
 
 
 def _outputs(listed: Any, takes: Ports) -> tuple[Wanted, ...] | None:
@@ -201,9 +251,11 @@ def _outputs(listed: Any, takes: Ports) -> tuple[Wanted, ...] | None:
         binary, count = parameters.get("binary_data"), parameters.get("classification", 0)
         expect(binary is None or type(binary) is bool, "output %r: expected binary_data to be true or false", name)
         expect(natural(count), "output %r: expected classification to be an integer from 0 on, got %r", name, count)
+        region = _region(parameters, f"output {name!r}")
         if count:
             classified(port)
-        wanted.append(Wanted(name, binary, count))
+            expect(region is None, "output %r: expected either classification or shared_memory_region, got both", name)
+        wanted.append(Wanted(name, binary, count, region))
     return tuple(wanted) or None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from edge.gateway.errors import GatewayError
 
-__all__ = ["LONGEST", "checked", "checked_reserved", "expect", "natural", "no_shared_memory", "wrong"]
+__all__ = ["LONGEST", "checked", "checked_reserved", "expect", "natural", "wrong"]
 
 
 LONGEST = 128
@@ -61,9 +61,3 @@ def checked_reserved(parameters: Mapping[str, Any]) -> None:
     for key, (fits, expected) in _RESERVED.items() if parameters else ():
         if key in parameters and not fits(parameters[key]):
             raise wrong(f"parameters.{key}: expected {expected}, got {parameters[key]!r}")
-
-
-def no_shared_memory(parameters: Mapping[str, Any]) -> None:
-    """Refuse tensors in shared memory. Raises GatewayError (501)."""
-    if "shared_memory_region" in parameters:
-        raise GatewayError(501, "shared_memory_region: not supported; send the tensor as binary data")

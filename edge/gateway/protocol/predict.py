@@ -63,7 +63,7 @@ class Predict:
 
     def write(
         self, model: str, version: str, request: Request, outputs: Mapping[str, Array], ports: Ports,
-        notes: Mapping[str, Any], labels: Sequence[str] | None,
+        notes: Mapping[str, Any], labels: Mapping[str, Sequence[str]],
     ) -> Reply:  # fmt: skip
         """`predictions`, one entry a row, or `outputs`, by name; a single output without its name."""
         made = {name: _values(outputs[name], port) for name, port in ports.outputs.items()}

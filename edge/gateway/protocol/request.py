@@ -17,7 +17,7 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.ports import Ports
 from edge.gateway.protocol.elements import from_bytes, from_json
 from edge.gateway.protocol.known import Known
-from edge.gateway.protocol.layout import LIMITS, Layout, Limits, Wanted, layout_of, raw_layout
+from edge.gateway.protocol.layout import LIMITS, Layout, Limits, Shared, Wanted, layout_of, raw_layout
 from edge.gateway.protocol.numbers import Cut, cut
 from edge.gateway.protocol.parameters import wrong
 from lite_runtime.graph import Array
@@ -34,7 +34,8 @@ class Request:
     is a string. inputs: all inputs of the signature, in its datatypes and shapes; views of the body if they were
     aligned binary data. BYTES are `bytes` from binary data, `str` from JSON (`elements.texts` makes all of them `str`).
     rows: size of axis 0 if the signature is batched, else 1. wanted: the requested outputs in order; None: all.
-    binary: whether outputs are sent as binary data if they do not specify it themselves.
+    binary: whether outputs are sent as binary data if they do not specify it themselves. shared: tensors in shared
+    memory, whose inputs are not in `inputs` yet; None: there are none.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Request:
     rows: int
     wanted: tuple[Wanted, ...] | None
     binary: bool
+    shared: Shared | None = None
 
 
 _KNOWN = Known()
@@ -62,7 +64,7 @@ def read(
     GatewayError for an unknown name; it must return the same object each time, so that cached headers can be reused.
     limits: the same for all requests of a process.
     Unknown fields and parameters are ignored, as in Triton. Raises GatewayError: 400 for invalid requests, 413 beyond
-    `limits`, 501 for shared memory, and what `ports` raises.
+    `limits`, and what `ports` raises.
     """
     if header_length == 0:
         return _raw(body, ports("predict"))
@@ -144,6 +146,7 @@ def _request(layout: Layout, name: str, body: bytes | bytearray | memoryview, st
         )  # fmt: skip
     inputs = {
         port.name: from_bytes(body, start + at, size, port, shape) if data is None else from_json(data, port, shape)
-        for port, shape, data, at, size in layout.parts
+        for port, shape, data, at, size, region in layout.parts
+        if region is None
     }
-    return Request(name, layout.parameters, inputs, layout.rows, layout.wanted, layout.binary)
+    return Request(name, layout.parameters, inputs, layout.rows, layout.wanted, layout.binary, layout.shared)

@@ -30,23 +30,24 @@ class Reply(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """An output to be sent; binary: as bytes."""
+    """An output to be sent; binary: as bytes; shared: it is in shared memory already, and only described."""
 
     name: str
     port: Port
     array: Array
     binary: bool
+    shared: bool
 
 
 def chosen(
-    request: Request, outputs: Mapping[str, Array], ports: Ports, labels: Sequence[str] | None
+    request: Request, outputs: Mapping[str, Array], ports: Ports, labels: Mapping[str, Sequence[str]]
 ) -> Iterator[Chosen]:
     """The requested outputs in the requested order, or all in the model's order: see `write`."""
-    for name, binary, count in request.wanted or [(name, None, 0) for name in ports.outputs]:
+    for name, binary, count, region in request.wanted or [(name, None, 0, None) for name in ports.outputs]:
         port, array = ports.outputs[name], outputs[name]
         if count:
-            array, port = classify(array, count, ports.batched, labels, name), CLASSES
-        yield Chosen(name, port, array, request.binary if binary is None else binary)
+            array, port = classify(array, count, ports.batched, labels.get(name) or labels.get(""), name), CLASSES
+        yield Chosen(name, port, array, request.binary if binary is None else binary, region is not None)
 
 
 def write(
@@ -56,13 +57,13 @@ def write(
     outputs: Mapping[str, Array],
     ports: Ports,
     notes: Mapping[str, Any],
-    labels: Sequence[str] | None,
+    labels: Mapping[str, Sequence[str]],
 ) -> Reply:
     """The reply to a request, with the requested outputs in the requested order, or all outputs in the model's order.
 
-    outputs: at least those of `ports`; notes: the reply's `parameters`, omitted if empty; labels: names of classes, for
-    classifications. Raises GatewayError (400) for outputs that cannot be sent as requested: see `elements.to_json` and
-    `classification.classify`.
+    outputs: at least those of `ports`; notes: the reply's `parameters`, omitted if empty; labels: names of classes by
+    output, for classifications; under "", those of all other outputs. Raises GatewayError (400) for outputs that cannot
+    be sent as requested: see `elements.to_json` and `classification.classify`.
     """
     described: list[dict[str, Any]] = []
     reply: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
@@ -71,8 +72,11 @@ def write(
     if notes:
         reply["parameters"] = notes
     parts: list[bytes | memoryview] = [b""]
-    for name, port, array, binary in chosen(request, outputs, ports, labels):
+    for name, port, array, binary, shared in chosen(request, outputs, ports, labels):
         entry: dict[str, Any] = {"name": name, "datatype": port.datatype, "shape": array.shape}
+        if shared:
+            described.append(entry)
+            continue
         if binary:
             raw = to_bytes(array, port)
             entry["parameters"] = {"binary_data_size": len(raw)}

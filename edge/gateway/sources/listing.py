@@ -1,8 +1,9 @@
-"""Where bundles are found. A scan lists the current files; their contents are read when they are loaded.
+"""Where bundles and ensembles are found. A scan lists the current files; their contents are read when they are loaded.
 
     ROOT/name/VERSION/model.mslite      versions are whole numbers from 1, as Triton's
     ROOT/name/model.mslite              version 1
     ROOT/name.mslite                    version 1
+    ROOT/name/VERSION/ensemble.toml     a version of an ensemble, or ensemble.json; without VERSION: version 1
     ROOT/name/config.toml               the model's configuration (ROOT/name.toml beside a file), if there is any
 
 Names with a leading dot are skipped, as they are used for files that are written and then renamed. Links must lead to
@@ -22,9 +23,16 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig, parse_config
 from edge.gateway.models.names import check_name, is_name, version_of
 
-__all__ = ["BUNDLE", "CONFIG", "Candidate", "Files", "Folder", "Listing", "Source", "Stamp", "merged"]
+__all__ = [
+    "BUNDLE", "CONFIG", "ENSEMBLES", "FILES", "Candidate", "Files", "Folder", "Listing", "Source", "Stamp",
+    "is_ensemble", "joined", "merged",
+]  # fmt: skip
 
 BUNDLE, CONFIG = "model.mslite", "config.toml"
+ENSEMBLES = ("ensemble.toml", "ensemble.json")
+FILES = (BUNDLE, *ENSEMBLES)
+"""Names of files, any of which is a version."""
+TRITON = "config.pbtxt"
 MOST_CONFIG = 1 << 20
 """Most bytes of a configuration."""
 
@@ -37,6 +45,11 @@ class Candidate(NamedTuple):
 
     path: str
     stamp: Stamp
+
+
+def is_ensemble(path: str | os.PathLike[str]) -> bool:
+    """Whether a version in a file of this name is an ensemble; others are bundles."""
+    return os.fspath(path).endswith((".toml", ".json"))
 
 
 class Listing(NamedTuple):
@@ -54,8 +67,9 @@ class Source(Protocol):
 
     name: as logs, metrics and the status page show it. problem: why the last listings are not up to date, or leave
     models out; "" if all is well. read: when the source itself was last read, in seconds since 1970; 0: at the last
-    scan. remote: whether it may be unreachable when the gateway starts, and read later. named: models that the settings
-    name one by one: if they cannot be served, the gateway does not start.
+    scan. remote: whether it may be unreachable when the gateway starts, and read later. waiting: whether a later scan
+    will find more without any change of the source. named: models that the settings name one by one: if they cannot be
+    served, the gateway does not start.
     """
 
     name: str
@@ -64,19 +78,24 @@ class Source(Protocol):
     remote: bool
     named: frozenset[str]
 
+    @property
+    def waiting(self) -> bool:
+        """See above."""
+        ...
+
     def scan(self) -> dict[str, Listing]:
         """The current listings by name. Blocking. Raises GatewayError if the source cannot be read."""
         ...
 
 
 class Folder:
-    """A folder of models, or one model: a folder with a bundle or versions in it, and no other model.
+    """A folder of models, or one model: a folder with a bundle, an ensemble or versions in it, and no other model.
 
     A folder with both is refused at its first scan. If it becomes one later, the models found before stay, and
     `problem` says what to move.
     """
 
-    read, remote = 0.0, False
+    read, remote, waiting = 0.0, False, False
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
@@ -94,7 +113,7 @@ class Folder:
             raise GatewayError(400, self.problem)
         if own is not None and alone and (self.named or not models):
             name = check_name(root.name, repr(self.name))
-            models, self.named = {name: own._replace(problem=_joined(own.problem, self.problem))}, frozenset({name})
+            models, self.named = {name: own._replace(problem=joined(own.problem, self.problem))}, frozenset({name})
         else:
             self.named = frozenset()
         self._seen = self._seen or bool(models)
@@ -108,9 +127,10 @@ class Folder:
 
 
 class Files:
-    """Individual bundles: `PATH`, named like the file, or `NAME=PATH`; a path may be a folder of versions."""
+    """Individual files, or folders of versions: `PATH`, named like the file, or `NAME=PATH`. An ensemble's file has no
+    configuration beside it."""
 
-    problem, read, remote = "", 0.0, False
+    problem, read, remote, waiting = "", 0.0, False, False
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.name = ", ".join(paths)
@@ -118,7 +138,7 @@ class Files:
         for text in paths:
             name, _, path = text.partition("=")
             where = Path(path if path and is_name(name) else text)
-            name = name if path and is_name(name) else check_name(where.name.removesuffix(".mslite"), repr(text))
+            name = name if path and is_name(name) else check_name(_stem(where.name), repr(text))
             if name in self._paths:
                 raise GatewayError(400, f"{text!r}: another model has the name {name!r}; use NAME=PATH for one of them")
             self._paths[name] = where
@@ -130,8 +150,15 @@ class Files:
 
     def _listing(self, path: Path) -> Listing:
         folder = _is_folder(path)
-        found = _versions(path, None) if folder else _single(path, path.with_suffix(".toml"), None)
+        config = None if is_ensemble(path) else path.with_suffix(".toml")
+        found = _versions(path, None) if folder else _single(path, config, None)
         return found or Listing({}, None, f"{os.fspath(path)!r}: expected a bundle, got nothing; check the path")
+
+
+def _stem(name: str) -> str:
+    """A model's name by that of its file."""
+    stem, dot, kind = name.rpartition(".")
+    return stem if dot and kind in ("mslite", "toml", "json") else name
 
 
 def _models(root: Path) -> dict[str, Listing]:
@@ -140,7 +167,7 @@ def _models(root: Path) -> dict[str, Listing]:
     for entry in _entries(root):
         name = entry.name
         listing: Listing | None = None
-        if name == BUNDLE or (version_of(name) is not None and os.path.lexists(entry / BUNDLE)):
+        if name in FILES or (version_of(name) is not None and any(os.path.lexists(entry / file) for file in FILES)):
             continue
         if name.endswith(".mslite") and not _is_folder(entry):
             name = name.removesuffix(".mslite")
@@ -159,13 +186,14 @@ def merged(scans: Sequence[Mapping[str, Listing]]) -> dict[str, Listing]:
         for name, listing in scan.items():
             if name in found:
                 twice = f"{name!r} is in two sources; the first one is used"
-                found[name] = found[name]._replace(problem=_joined(found[name].problem, twice))
+                found[name] = found[name]._replace(problem=joined(found[name].problem, twice))
             else:
                 found[name] = listing
     return found
 
 
-def _joined(*problems: str) -> str:
+def joined(*problems: str) -> str:
+    """Problems as one text."""
     return "; ".join(p for p in problems if p)
 
 
@@ -174,8 +202,8 @@ def _both(one: Listing, other: Listing) -> Listing:
     twice = sorted(one.versions.keys() & other.versions.keys())
     problem = f"version {twice[0]} exists twice, as a file and in a folder; remove one" if twice else ""
     config = one.config or other.config
-    wrong = _joined(one.misconfigured, other.misconfigured)
-    return Listing({**one.versions, **other.versions}, config, _joined(one.problem, other.problem, problem), wrong)
+    wrong = joined(one.misconfigured, other.misconfigured)
+    return Listing({**one.versions, **other.versions}, config, joined(one.problem, other.problem, problem), wrong)
 
 
 def _entries(folder: Path) -> Iterator[Path]:
@@ -221,17 +249,17 @@ def _candidate(path: Path, root: Path | None) -> tuple[Candidate | None, str]:
     return Candidate(os.fspath(path), (status.st_size, status.st_mtime_ns, status.st_ino)), ""
 
 
-def _single(path: Path, config: Path, root: Path | None) -> Listing | None:
+def _single(path: Path, config: Path | None, root: Path | None) -> Listing | None:
     """A model in a single file; None if there is none."""
     found, problem = _candidate(path, root)
     if found is None and not problem:
         return None
-    settings, wrong = _config(config, root)
+    settings, wrong = _config(config, root) if config is not None else (None, "")
     return Listing({1: found} if found is not None else {}, settings, problem, wrong)
 
 
 def _versions(folder: Path, root: Path | None) -> Listing | None:
-    """A model in a folder; None if the folder has neither versions nor a bundle, and so is not a model."""
+    """A model in a folder; None if the folder has neither versions nor a file that is one, and so is not a model."""
     try:
         entries = list(_entries(folder))
     except GatewayError as error:
@@ -246,9 +274,11 @@ def _versions(folder: Path, root: Path | None) -> Listing | None:
             found[version] = candidate
         problems.append(f"version {version}: {problem}" if problem else "")
     settings, wrong = _config(folder / CONFIG, root)
+    if not found and folder / TRITON in entries:
+        problems.append(f"{TRITON} is not read: give its keys in {CONFIG}, and those of an ensemble in {ENSEMBLES[0]}")
     if not found and not any(problems) and not wrong and settings is None:
         return None
-    return Listing(found, settings, _joined(*problems), wrong)
+    return Listing(found, settings, joined(*problems), wrong)
 
 
 def _places(folder: Path, entries: Sequence[Path]) -> Iterator[tuple[int, Path]]:
@@ -256,8 +286,8 @@ def _places(folder: Path, entries: Sequence[Path]) -> Iterator[tuple[int, Path]]
     for entry in entries:
         number = version_of(entry.name)
         if number is not None and _is_folder(entry):
-            yield number, entry / BUNDLE
-    yield 1, folder / BUNDLE
+            yield from ((number, entry / file) for file in FILES)
+    yield from ((1, folder / file) for file in FILES)
 
 
 def _config(path: Path, root: Path | None) -> tuple[ModelConfig | None, str]:

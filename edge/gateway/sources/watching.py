@@ -20,7 +20,8 @@ class SourceState(NamedTuple):
     """A place that the gateway reads, as metrics and the status page show it.
 
     name: a path or an address, without secrets. state: "ok"; "stale": what was read before is used, for `reason`;
-    "unread": it was never read. age: seconds since it was last read.
+    "unread": it is being read for the first time; "unreachable": it could not be read yet, for `reason`. age: seconds
+    since it was last read.
     """
 
     name: str
@@ -56,7 +57,8 @@ class Watch:
         source = self.source
         reason = str(self.error) if self.error is not None else source.problem
         if self.found is None:
-            return SourceState(source.name, "unread", time.time() - self._read, reason or "it is being read")
+            state = "unreachable" if reason else "unread"
+            return SourceState(source.name, state, time.time() - self._read, reason or "it is being read")
         return SourceState(source.name, "stale" if reason else "ok", time.time() - (source.read or self._read), reason)
 
     def _scanned(self, done: asyncio.Future[Scan]) -> None:

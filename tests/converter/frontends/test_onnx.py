@@ -19,7 +19,7 @@ import lite_runtime
 from converter import ConvertError
 from converter.frontends.onnx import load
 from lite_runtime import reference
-from tests.converter.support import Builder, assert_close, random_inputs
+from tests.converter.support import Builder, assert_close, check, random_inputs
 
 
 def small() -> onnx.ModelProto:
@@ -316,6 +316,20 @@ def test_names_cannot_steer_a_terminal():
     with pytest.raises(ConvertError) as caught:
         converter.convert(model)
     assert len(str(caught.value)) < 3000
+
+
+def test_long_names_inside_a_model():
+    """TensorFlow's optimiser joins the names of all operators that it fuses."""
+    model = small()
+    middle, weight = model.graph.node[0].output[0], model.graph.initializer[0].name
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            for at, name in enumerate(names):
+                names[at] = {middle: "m" * 2000, weight: "w" * 1025}.get(name, name)
+    model.graph.initializer[0].name = "w" * 1025
+    check(model)
+    model.graph.node[-1].output[0] = model.graph.output[0].name = "y" * 1025
+    not_converted(model, "names of 1 to 1024 characters")
 
 
 @pytest.mark.parametrize(("kind", "word"), [("sparse_tensor_type", "sparse"), ("opaque_type", "opaque")])

@@ -16,6 +16,7 @@ from lite_runtime.errors import MissingExtraError
 pytest.importorskip("sklearn")
 from sklearn import ensemble, linear_model, naive_bayes, neighbors, neural_network, svm, tree
 from sklearn.decomposition import PCA
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, PolynomialFeatures, StandardScaler
@@ -24,6 +25,19 @@ random = np.random.default_rng(0)
 TRAIN, UNSEEN = (random.normal(size=(rows, 4)).astype(np.float32) for rows in (200, 50))
 SCORES = TRAIN[:, 0] - TRAIN[:, 1] ** 2 + 0.5
 CLASSES = np.digitize(SCORES, [-1, 0])
+
+
+def test_text() -> None:
+    """A vectoriser has an operator of ONNX Runtime; a classifier as exported by default ends in ZipMap."""
+    skl2onnx = pytest.importorskip("skl2onnx")
+    lines = np.array(["the quick brown fox", "lazy dogs sleep", "a fox and a dog", "numbers 12, ok", "foo_bar baz"])
+    classes = np.arange(len(lines)) % 2
+    model = make_pipeline(TfidfVectorizer(), linear_model.LogisticRegression()).fit(lines, classes)
+    text = skl2onnx.common.data_types.StringTensorType([None, 1])
+    proto = skl2onnx.to_onnx(model, initial_types=[("x", text)])
+    got = lite_runtime.load(convert(proto).bundle).run({"x": lines.reshape(-1, 1).astype(object)})
+    np.testing.assert_array_equal(got["output_label"], model.predict(lines))
+    np.testing.assert_allclose(got["output_probability"], model.predict_proba(lines), atol=1e-6)
 
 
 @pytest.fixture(autouse=True)
@@ -111,5 +125,5 @@ def test_without_skl2onnx_the_error_says_what_to_install(monkeypatch: pytest.Mon
     import sys
 
     monkeypatch.setitem(sys.modules, "skl2onnx", None)
-    with pytest.raises(MissingExtraError, match=r"msedge\[sklearn\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*skl2onnx"):
         convert(linear_model.LinearRegression().fit(TRAIN, SCORES))

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from converter import ConvertError, convert
-from converter.ir import build, own_shapes, spec
+from converter.ir import build, own_shapes, shapes, spec
 from converter.lowering import lower
 from converter.pass_lists import to_ir
 from lite_runtime import reference
@@ -36,6 +36,15 @@ def table(b: Builder, dtype: type) -> str:
 CASES = {
     "QLinearConv": lambda b: b(
         "QLinearConv", *image(b), *weights(b, 6, 2, 3, 3), *scalars(b), domain=OURS, group=2, strides=[2, 1]
+    ),
+    "Inverse": lambda b: b("Inverse", b.input("x", [2, 3, 3]), domain=OURS),
+    "QLinearConv channels last": lambda b: b(
+        "QLinearConv", b.input("x", [2, 6, 7, 4], np.int8), *scalars(b), *weights(b, 5, 4, 3, 2), *scalars(b),
+        domain=OURS, layout="NHWC", pads=[1, 0, 0, 0],
+    ),
+    "QLinearConvTranspose channels last": lambda b: b(
+        "QLinearConvTranspose", b.input("x", [2, 6, 7, 4], np.int8), *scalars(b), *weights(b, 4, 5, 2, 2), *scalars(b),
+        domain=OURS, layout="NHWC", strides=[2, 2],
     ),
     "QLinearConv float": lambda b: b("QLinearConv", *image(b), *weights(b, 6, 4, 1, 1), domain=OURS),
     "QLinearConvTranspose": lambda b: b(
@@ -191,3 +200,14 @@ def test_operators_newer_than_the_opset_without_operands_are_refused_by_name():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     with pytest.raises(ConvertError, match="RMSNormalization"):
         convert(model)
+
+
+def test_shapes_of_unknown_types_are_no_warnings(caplog):
+    """onnx_ir logs a value that has a shape and no type, and Python shows that to a user."""
+    b = Builder(21)
+    model = ir.from_proto(b.model(b("Relu", b.input("x", [2, 3]))))
+    model.graph.outputs[0].type, model.graph.outputs[0].shape = None, ir.Shape([2, 3])
+    build.adopt(model)
+    with caplog.at_level("WARNING"):
+        shapes.infer(model)
+    assert not caplog.records

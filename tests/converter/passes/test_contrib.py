@@ -117,6 +117,41 @@ def test_as_onnxruntime(case: str) -> None:
         np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=2e-5)
 
 
+OLD: dict[str, tuple[list[np.ndarray], dict[str, Any], int]] = {
+    "Affine": ([f(2, 3)], {"alpha": 2.5, "beta": -0.5}, 7),
+    "Crop": ([f(2, 3, 8, 9)], {"border": [1, 2, 3, 0]}, 7),
+    "Crop, size": ([f(1, 3, 8, 9)], {"border": [1, 2, 0, 0], "scale": [4, 5]}, 7),
+    "DynamicSlice": ([f(6, 4), np.array([1, 0]), np.array([5, 2])], {}, 9),
+    "DynamicSlice, axes": ([f(6, 4), np.array([1]), np.array([-1]), np.array([1])], {}, 9),
+    "ImageScaler": ([f(2, 3, 4, 5)], {"scale": 0.5, "bias": [1.0, -2.0, 3.0]}, 7),
+    "ParametricSoftplus": ([f(2, 3)], {"alpha": 2.0, "beta": 0.5}, 7),
+    "Scale": ([f(2, 3)], {"scale": 0.25}, 7),
+    "ScaledTanh": ([f(2, 3)], {"alpha": 1.7159, "beta": 0.6667}, 7),
+    "SimplifiedLayerNormalization": ([f(2, 3, 8), f(8)], {"epsilon": 1e-5}, 17),
+    "ThresholdedRelu": ([f(2, 3)], {"alpha": 0.3}, 7),
+}
+
+
+@pytest.mark.parametrize("case", OLD)
+def test_operators_under_the_standards_domain(case: str) -> None:
+    """ONNX dropped them, or never had them; WinML's and transformers' exporters write them under its domain."""
+    given, attrs, opset = OLD[case]
+    kinds = [helper.np_dtype_to_tensor_dtype(x.dtype) for x in given]
+    pairs = zip(kinds, given, strict=True)
+    inputs = [helper.make_tensor_value_info(f"x{k}", t, x.shape) for k, (t, x) in enumerate(pairs)]
+    node = helper.make_node(case.partition(",")[0], [v.name for v in inputs], ["y"], **attrs)
+    after = helper.make_node("Relu", ["y"], ["z"])
+    outputs = [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([node, after], "g", inputs, outputs)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {f"x{k}": x for k, x in enumerate(given)}
+    (want,) = session.run(None, feeds)
+    got = lite_runtime.load(convert(proto).bundle).run(feeds)["z"]
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_forms_without_an_equivalent_are_named() -> None:
     proto = model("Attention", [WIDE, f(H, 3 * H), f(3 * H)], {"num_heads": N, "do_rotary": 1}, 1)
     with pytest.raises(UnsupportedOpError, match="Attention"):

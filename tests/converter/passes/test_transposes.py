@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -185,3 +186,17 @@ def test_a_declared_rank_that_the_operator_does_not_give():
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info(y, TensorProto.FLOAT, [1, 2, 4]))
     with pytest.raises(ConvertError, match=r"declared with 3 dimensions, but its operator gives 4"):
         convert(model)
+
+
+def test_a_convolution_and_its_activation_are_quantised_once():
+    """.tflite files have a Transpose between them."""
+    b = Builder(seed=1)
+    y = b("Transpose", b("Conv", b.input("x", [1, 3, 6, 5]), b.weight(8, 3, 3, 3), b.weight(8)), perm=LAST)
+    y = b("Transpose", b("Relu", y), perm=FIRST)
+    y = b("Conv", y, b.weight(4, 8, 1, 1), b.weight(4))
+    data = np.random.default_rng(0).standard_normal((8, 3, 6, 5)).astype(np.float32)
+    made = onnx.load_from_string(convert(b.model(y), to="onnx", quantize="int8", calibration={"x": data}).bundle)
+    names = [node.op_type for node in made.graph.node]
+    assert names.count("QuantizeLinear") == 2 and "Transpose" not in names
+    exported = onnx.load_from_string(convert(b.model(y), to="onnx").bundle)
+    assert [node.op_type for node in exported.graph.node] == ["Conv", "Relu", "Conv"]

@@ -124,3 +124,16 @@ def test_a_slow_run_uses_two_threads_with_equal_results():
     one, chosen = (Runner(model, (), threads=n).run(row) for n in (1, 0))
     for name in one:
         np.testing.assert_array_equal(one[name], chosen[name])
+
+
+def test_the_range_of_what_a_table_reads_is_that_of_its_results():
+    """A HardSwish is 0 below -3: those values need no integers."""
+    b = Builder(seed=2)
+    y = b("MatMul", b.input("x", [1, 16]), b.weight(16, 32))
+    model = prepared(b.model(b("MatMul", b("HardSwish", y), b.weight(32, 4))))
+    data = {"x": 12 * np.random.default_rng(0).standard_normal((64, 16)).astype(np.float32)}
+    lows = [
+        min(p.low for v, p in calibrated(model, Options(method=method, **PLAIN), data).params.items() if v.name == y)
+        for method in ("minmax", "mse")
+    ]
+    assert lows[0] < -20 and -5 < lows[1] < -2.5

@@ -33,7 +33,8 @@ def test_equalisation_where_it_helps():
     model, data = skewed(8), rows(16)
     reference, plain = model.clone(), model.clone()
     assert equalise(model, calibration_data(data, model), Options()) > 0
-    np.testing.assert_array_equal(run(model, {"x": data[:1]})[0], run(reference, {"x": data[:1]})[0])
+    want = run(reference, {"x": data[:1]})[0]
+    np.testing.assert_allclose(run(model, {"x": data[:1]})[0], want, rtol=0, atol=1e-5 * np.abs(want).max())
     simple = {"gptq": False, "bias_correction": False}
     record = quantize(model, Options(**simple), data)
     assert record.notes["equalised layers"] == 0  # nothing is left to even out

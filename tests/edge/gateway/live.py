@@ -40,9 +40,10 @@ class Live:
 
 
 @contextmanager
-def live(models: Mapping[str, Path] | Path, **flags: Any) -> Iterator[Live]:
-    """Serve bundles by name, or a folder of models. flags: further settings, `batching__rows=8` for batching.rows."""
-    words = (str(models),) if isinstance(models, Path) else tuple(f"{name}={path}" for name, path in models.items())
+def live(models: Mapping[str, Path] | Path | str, **flags: Any) -> Iterator[Live]:
+    """Serve bundles by name, a folder of models, or what the setting `models` says. flags: further settings,
+    `batching__rows=8` for batching.rows."""
+    words = tuple(f"{n}={p}" for n, p in models.items()) if isinstance(models, Mapping) else str(models)
     told = {"threads": 1, "port": 0, **{name.replace("__", "."): value for name, value in flags.items()}}
     log = io.StringIO()
     settings = resolve({"models": words, **told}, environment={}, folder=Path("/"))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+import converter
 from edge.measuring.parity import compare, first_divergence, worst
 from edge.peers.oracle import Oracle
 from lite_runtime import bundle
@@ -69,6 +72,39 @@ def test_nan_and_infinity_in_their_places_are_equal() -> None:
 def test_of_several_runs_the_worst_counts() -> None:
     near, far = (compare("x", np.array([0.0, 1 + d]), np.array([0.0, 1.0])) for d in (1e-6, 1e-3))
     assert worst([[near], [far]]) == [far]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_may_differ_by_its_last_place(dtype: np.dtype) -> None:
+    step = 2.0**-10 if dtype == np.float16 else 2.0**-7
+    expected = np.array([0.0, 1.0, -3.0, 1000.0]).astype(dtype)
+    near = np.array([0.0, 1.0 + step, -3.0 - 2 * step, 1000.0 + 512 * step]).astype(dtype)
+    assert (near != expected).sum() == 3
+    assert compare("x", near, expected, steps=1).within(0)
+    assert not compare("x", near, expected).within(1e-6, absolute=1e-6)
+    far = np.array([0.0, 1.0, -3.0 - 4 * step, 1000.0]).astype(dtype)
+    assert not compare("x", far, expected, steps=1).within(0)
+
+
+def test_the_first_divergence_in_half_precision() -> None:
+    """Bundles compute in float32 what their sources compute in float16."""
+
+    def model(factor: float) -> onnx.ModelProto:
+        text = f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float16[2, 3] x) => (float16[2, 3] y) {{
+            c = Constant <value = float {{{factor}}}> ()
+            k = CastLike (c, x)
+            a = Relu (x)
+            b = Mul (a, k)
+            y = Neg (b)
+        }}"""
+        return onnx.parser.parse_model(text)
+
+    x = {"x": np.random.default_rng(3).standard_normal((2, 3)).astype(np.float16)}
+    graphs = [bundle.read(converter.convert(model(f)).bundle).signatures["predict"] for f in (0.5, 0.75)]
+    right, wrong = (first_divergence(model(0.5), g, x, 1e-3, threads=1, backend="reference") for g in graphs)
+    assert right is None
+    assert wrong is not None and wrong.difference.name == "b"
 
 
 def test_the_first_divergence_is_found_and_a_right_bundle_has_none(small: Small) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.measuring.samples import draw, read_arrays, samples_in, sized
+from edge.measuring.samples import draw, ranges_of, read_arrays, samples_in, sized
 from lite_runtime.errors import InputError
-from lite_runtime.graph import Value
+from lite_runtime.graph import Graph, Node, Value
 
 X = Value("x", "float32", ("n", 3))
 Y = Value("y", "int64", ("n",))
@@ -31,6 +31,16 @@ def test_drawn_values_have_the_declared_types() -> None:
     drawn = draw(values, np.random.default_rng(0))
     assert {name: str(a.dtype) for name, a in drawn.items()} == {v.name: v.dtype for v in values}
     assert drawn["u"].max() > 200 and set(drawn["y"]) <= {0, 1}
+
+
+def test_ranges_of_quantised_inputs() -> None:
+    """Scales are numbers, or arrays of one element."""
+    zero, half = np.array(-128, np.int8), np.array(0.5, np.float32)
+    for shape in ((), (1,)):
+        constants = {"s": half.reshape(shape), "z": zero.reshape(shape)}
+        node = Node("QuantizeLinear", ("x", "s", "z"), ("q",))
+        graph = Graph((X,), (Value("q", "int8", ("n", 3)),), (node,), constants)
+        assert ranges_of(graph) == {"x": (0.0, 127.5)}
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ KEEPING = [
     Case("GridSample", ([2, 4, 4], [3, 3, 2])),
     Case("Col2Im", ([8, 4], ints(3, 3), ints(2, 2))),
     Case("Det", ([3, 3],)),
+    Case("Inverse", ([3, 3],)),
     Case("Det", ([3, 3],), 2, first=2),
     Case("CausalConvWithState", ([2, 6], floats(2, 1, 3), None, [2, 2]), outputs=2),
     Case("RotaryEmbedding", ([2, 5, 4], floats(3, 5, 2), floats(3, 5, 2))),

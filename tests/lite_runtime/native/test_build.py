@@ -46,7 +46,7 @@ def test_nothing_kept_and_no_compiler_is_a_clear_error(tmp_path: Path, monkeypat
     monkeypatch.setattr(build, "_compiler", lambda: "")
     build._path.cache_clear()
     try:
-        with pytest.raises(MissingExtraError, match=r"msedge\[jit\]"):
+        with pytest.raises(MissingExtraError, match=r"pip install 'numba"):
             build.prepare(["walker"])
         assert not build.available()
     finally:

@@ -49,6 +49,27 @@ def test_batches_and_vectors(left: tuple[int, ...], right: tuple[int, ...]) -> N
     check("MatMul", [_f(*left), _f(*right)], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("attrs", [{}, {"transA": 1, "transB": 1}])
+@pytest.mark.parametrize("constants", [(), (1,)])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((2, 3), (2, 1)),
+        ((2, 1), (2, 3)),
+        ((1, 1, 21), (3, 21)),
+        ((2, 1, 4), (1, 3, 1)),
+        ((0, 2), (1, 2)),
+        ((2,), (3, 1)),
+    ],
+)
+def test_batches_that_share_matrices(
+    left: tuple[int, ...], right: tuple[int, ...], constants: tuple[int, ...], attrs: dict[str, int]
+) -> None:
+    """Heads that share keys: neither operand has one matrix, or all."""
+    a, b = ((5, 6), (6, 7)) if not attrs else ((6, 5), (7, 6))
+    check("MatMul", [_f(*left, *a), _f(*right, *b)], attrs, constants=constants, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("activation", ["Relu", "Sigmoid", "Tanh", "HardSwish", "Silu", "Gelu", "GeluTanh"])
 def test_bias_residual_and_activation(activation: str) -> None:
     operands = [_f(33, 21), _f(21, 45), _f(45), _f(33, 45)]

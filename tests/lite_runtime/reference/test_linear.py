@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
+import lite_runtime
+from converter import convert
 from lite_runtime.errors import ShapeError
+from tests import oracles
 from tests.lite_runtime.reference.oracle import agree, floats, ours
 
 
@@ -52,6 +56,25 @@ def test_einsum(equation: str) -> None:
 
 def test_det() -> None:
     agree("Det", [floats(2, 3, 3)], rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 1, 4, 4), (0, 2, 2)])
+def test_inverse_as_onnxruntime(shape: tuple[int, ...]) -> None:
+    x = floats(*shape)
+    node = helper.make_node("Inverse", ["x"], ["y"], domain="com.microsoft")
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)] for name in "xy"]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", *ends), opset_imports=opsets, ir_version=8)
+    (wanted,) = oracles.session(model).run(None, {"x": x})
+    for got in (ours("Inverse", [x])[0], lite_runtime.load(convert(model).bundle).run({"x": x})["y"]):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_one_singular_matrix_leaves_the_others() -> None:
+    x = np.stack([np.zeros((2, 2)), np.diag([2.0, 4.0])]).astype(np.float32)
+    (got,) = ours("Inverse", [x])
+    assert not np.isfinite(got[0]).any()
+    np.testing.assert_array_equal(got[1], np.diag(np.float32([0.5, 0.25])))
 
 
 def test_misfits_are_refused() -> None:

@@ -30,6 +30,8 @@ def test_inverse_undoes() -> None:
 def test_stft(onesided: int) -> None:
     inputs = [floats(2, 20, 1), np.array(4), floats(8), np.array(8)]
     agree("STFT", inputs, {"onesided": onesided}, rtol=1e-4, atol=1e-4)
+    flat = ours("STFT", [inputs[0][..., 0], *inputs[1:]], {"onesided": onesided})
+    np.testing.assert_array_equal(flat[0], ours("STFT", inputs, {"onesided": onesided})[0])
 
 
 @pytest.mark.parametrize("op", ["HannWindow", "HammingWindow", "BlackmanWindow"])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from lite_runtime.errors import InputError, ShapeError, UnsupportedOpError
+from tests import oracles
 from tests.lite_runtime.reference.oracle import agree, ints, ours, texts
 
 
@@ -46,7 +50,30 @@ def test_ngrams(mode: str, skip: int) -> None:
     agree("TfIdfVectorizer", [ints(3, 12, low=1, high=5)], attrs)
 
 
+TEXTS = texts("the quick  brown fox", "a,b;;c ,d", "", "héllo wörld ñ", "日本 語 text", "..;,")
+TOKENS = [
+    {"tokenexp": "[a-zA-Z0-9_]+"}, {"tokenexp": r"\w+", "mark": 1, "mincharnum": 2}, {"tokenexp": "a*"},
+    {"tokenexp": "."}, {"separators": [" "]}, {"separators": [",", ";", " "], "mark": 1, "mincharnum": 2},
+    {"separators": ["[,;]+"]}, {"separators": [""]}, {"separators": [""], "mark": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("attrs", TOKENS)
+@pytest.mark.parametrize("x", [TEXTS, TEXTS.reshape(3, 2), texts("", "")])
+def test_tokens_as_onnxruntime(x: np.ndarray, attrs: dict[str, Any]) -> None:
+    attrs = {"mark": 0, "mincharnum": 1, "pad_value": "#", **attrs}
+    node = helper.make_node("Tokenizer", ["x"], ["y"], domain="com.microsoft", **attrs)
+    ends = [[helper.make_tensor_value_info(name, TensorProto.STRING, None)] for name in "xy"]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", *ends), opset_imports=opsets, ir_version=8)
+    (wanted,) = oracles.session(model).run(None, {"x": x})
+    (got,) = ours("Tokenizer", [x], attrs)
+    assert got.shape == wanted.shape and got.tolist() == wanted.tolist()
+
+
 def test_misfits_are_refused() -> None:
+    with pytest.raises(ShapeError, match="either separators or tokenexp"):
+        ours("Tokenizer", [texts("a")], {"separators": [" "], "tokenexp": "a"})
     with pytest.raises(InputError, match="regular expression"):
         ours("RegexFullMatch", [texts("a")], {"pattern": "("})
     with pytest.raises(ShapeError, match=r"\[C\] or \[1, C\]"):

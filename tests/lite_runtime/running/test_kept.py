@@ -279,3 +279,21 @@ def test_a_start_from_a_stored_program_checks_state(cache: Path, tmp_path: Path)
         with pytest.raises(InputError, match="got none for b"):
             session.load(path, state={"w": W})
     assert isinstance(model._held, kept.Sketch)
+
+
+def test_a_signed_file_does_not_use_the_program_of_the_unsigned_one(cache: Path, tmp_path: Path) -> None:
+    """Both have the same digest, and their weights are at different places: of small files, which are not aligned to
+    pages."""
+    from lite_runtime.bundle.signatures import Signature
+    from lite_runtime.bundle.signing import with_signatures
+
+    table = RNG.standard_normal((100, 64)).astype(np.float32)
+    graph = Graph((Value("i", "int64", (3,)),), (Value("y", "float32", (3, 64)),),
+                  (Node("Gather", ("t", "i"), ("y",)),), {"t": table})  # fmt: skip
+    plain, signed = tmp_path / "plain.mslite", tmp_path / "signed.mslite"
+    data = bundle.write(plain, {"predict": graph})
+    signed.write_bytes(with_signatures(data, [Signature("0" * 64, "0" * 128)]))
+    assert bundle.opened(plain).digest == bundle.opened(signed).digest
+    rows = np.array([99, 0, -1])
+    for one in (plain, signed, plain, signed):
+        assert np.array_equal(session.load(one).run({"i": rows})["y"], table[rows])

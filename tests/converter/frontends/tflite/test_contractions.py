@@ -162,6 +162,8 @@ def test_conv_2d_of_16_bits() -> None:
 
 # activations quantised while the model runs
 
+SIZES = np.array([8, 7], np.int32)
+
 
 def check_dynamic(op: str, x: np.ndarray, operands: list[X], shape: tuple[int, ...], **options: Any) -> None:
     """Against XNNPACK, which only takes operators whose results have their shapes declared."""
@@ -186,6 +188,21 @@ def test_dynamic_range_conv_2d(kernel: int, stride: int, groups: int) -> None:
         fused_activation_function="RELU",
         version=5,
     )
+
+
+def test_dynamic_range_conv_2d_of_computed_sizes() -> None:
+    """Files declare no shape behind an image that is resized to a computed size; the axes of MEAN need the rank."""
+    values, quant = weights((4, 3, 3, 3), 0)
+    model = Builder()
+    x, size = model.input("x", (1, 6, 5, 3)), model.input("size", (2,), "int32")
+    resized = model.op("RESIZE_NEAREST_NEIGHBOR", [x, size], ())
+    options = {"padding": "SAME", "stride_h": 1, "stride_w": 1, "version": 5}
+    y = model.op("CONV_2D", [resized, model.const(values, quant=quant), model.const(floats(4))], (), **options)
+    axes = model.const(np.int32([1, 2]))
+    model.output(model.op("MEAN", [y, axes], (), keep_dims=True))
+    got = lite_runtime.load(convert(model.build()).bundle).run({"x": (image := floats(1, 6, 5, 3)), "size": SIZES})
+    (wanted,) = litert(model.build(), [image, SIZES])
+    np.testing.assert_allclose(*got.values(), wanted, rtol=0.02, atol=0.01)
 
 
 @pytest.mark.parametrize("multiplier", [1, 2])

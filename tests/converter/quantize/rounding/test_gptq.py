@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -169,3 +171,35 @@ def test_grouped_convolutions_and_their_mean(group, channels):
         weights.quantize_weights_only(copy, bits=8, block_size=0, smallest=1, ready=given_ready)
         noise.append(np.square(run(copy, {"x": x[16:]})[0] - before).sum())
     assert noise[1] < 0.3 * noise[0]
+
+
+@pytest.mark.parametrize(("bits", "block"), ((8, 0), (4, 32), (4, 7)))
+def test_a_long_layer_is_rounded_in_parts(bits, block, monkeypatch):
+    """H is cut into diagonal blocks where the whole would take too long: less good than whole, better than nearest."""
+    rng = np.random.default_rng(5)
+    b = Builder(seed=5)
+    model = prepared(b.model(b("MatMul", b.input("x", ["n", 300]), b.weight(300, 20))))
+    rows = correlated(rng, 1600, 300)
+    data, held = samples(model, rows[:1200]), rows[1200:]
+    weight = next(v.const_value.numpy() for v in model.graph.initializers.values() if v.const_value.size == 6000)
+
+    def error(found):
+        return float(np.square(held @ (found.dequantize() - weight)).sum())
+
+    (whole,) = gptq.round_weights(model, data, bits=bits, block_size=block).values()
+    monkeypatch.setattr(gptq, "_LENGTHS", (128,))
+    (parted,) = gptq.round_weights(model, data, bits=bits, block_size=block).values()
+    (again,) = gptq.round_weights(model, data, bits=bits, block_size=block).values()
+    assert np.array_equal(parted.values, again.values) and not np.array_equal(parted.values, whole.values)
+    place, *_ = next(weights.places(model.graph[0]))
+    nearest = weights.quantize_place(weight, place, bits=bits, block=block)
+    assert parted.values.shape == weight.shape and parted.scales.shape == whole.scales.shape
+    assert error(whole) < 1.05 * error(parted) and error(parted) < 0.9 * error(nearest)
+
+
+def test_parts_cover_a_layer():
+    assert gptq._parts(300, 1 << 20) == [(0, 300)] and gptq._parts(128, 128) == [(0, 128)]
+    for length, most in ((300, 128), (4608, 1024), (129, 128), (513, 512)):
+        parts = gptq._parts(length, most)
+        assert parts[0][0] == 0 and parts[-1][1] == length and all(b - a <= most for a, b in parts)
+        assert all(x[1] == y[0] for x, y in pairwise(parts))

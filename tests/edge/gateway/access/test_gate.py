@@ -75,13 +75,27 @@ def test_pages_of_other_origins_cannot_manage() -> None:
 
 def test_scopes(path: Path) -> None:
     shown = {scope: f"Bearer {tokens.add(path, scope, [scope])}" for scope in tokens.SCOPES}
-    gate = Gate(Access(tokens=str(path), management="token", metrics="token"))
+    gate = Gate(Access(tokens=str(path), management="token", metrics="token", shared_memory="loopback"))
     assert not gate.open
     for has, authorization in shown.items():
         for wants in tokens.SCOPES:
-            assert status_of(gate, wants, authorization=authorization) == (200 if has == wants else 403)
+            peer = "127.0.0.1" if wants == "memory" else "10.0.0.1"
+            assert status_of(gate, wants, peer, authorization=authorization) == (200 if has == wants else 403)
     assert gate.check("infer", "10.0.0.1", shown["infer"]).name == "infer"
     assert status_of(gate, "infer") == 401
+
+
+def test_shared_memory_needs_a_client_on_this_machine_and_a_token_where_others_need_one(path: Path) -> None:
+    shown = f"Bearer {tokens.add(path, 'm', ['memory'])}"
+    for gate, without in ((Gate(Access(shared_memory="loopback")), 200),
+                          (Gate(Access(shared_memory="loopback", tokens=str(path))), 401)):  # fmt: skip
+        assert status_of(gate, "memory", "127.0.0.1") == without
+        assert status_of(gate, "memory", "127.0.0.1", authorization=shown) == 200
+        assert status_of(gate, "memory", "10.0.0.1", authorization=shown) == 403
+        assert status_of(gate, "memory", "127.0.0.1", authorization=shown, forwarded="203.0.113.9") == 403
+        page = {"origin": "https://elsewhere.example", "host": "127.0.0.1:8000"}
+        assert status_of(gate, "memory", "127.0.0.1", authorization=shown, **page) == 403
+    assert status_of(Gate(Access(tokens=str(path))), "memory", "127.0.0.1", authorization=shown) == 403
 
 
 @pytest.mark.parametrize(

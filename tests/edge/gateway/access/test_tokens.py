@@ -67,7 +67,7 @@ def test_a_revoked_token_is_removed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "scopes", "days", "match"),
     [
-        ("a", [], None, "scope: expected some of infer, manage, metrics, got none"),
+        ("a", [], None, "scope: expected some of infer, manage, metrics, memory, got none"),
         ("a", ["root"], None, "got root"),
         ("", ["infer"], None, "name: expected"),
         ("a b", ["infer"], None, "name: expected"),

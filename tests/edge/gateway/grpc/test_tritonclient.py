@@ -1,4 +1,4 @@
-"""NVIDIA's gRPC client against us: every call it has, shared memory, traces and logs left out."""
+"""NVIDIA's gRPC client against us: every call it has; shared memory, traces and logs have tests of their own."""
 
 from __future__ import annotations
 
@@ -204,17 +204,17 @@ class TestServer:
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
     @pytest.mark.parametrize("name", ["get_system_shared_memory_status", "get_cuda_shared_memory_status"])
-    def test_what_is_not_there_is_declined(self, client: Any, name: str) -> None:
-        with pytest.raises(utils.InferenceServerException, match="not supported by this server") as caught:
+    def test_shared_memory_is_off_by_default(self, client: Any, name: str) -> None:
+        with pytest.raises(utils.InferenceServerException, match=r"access\.shared_memory") as caught:
             getattr(client, name)()
-        assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+        assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
 
     def test_tensors_in_shared_memory_are_declined(self, client: Any) -> None:
         one, other = _inputs(*_pair())
         one.set_shared_memory("region", 64)
-        with pytest.raises(utils.InferenceServerException, match="shared_memory_region") as caught:
+        with pytest.raises(utils.InferenceServerException, match=r"access\.shared_memory") as caught:
             client.infer("simple", [one, other])
-        assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+        assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
 
 
 @pytest.fixture(scope="module")

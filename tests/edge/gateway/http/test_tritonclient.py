@@ -1,5 +1,5 @@
-"""NVIDIA's client against us: what its `simple_http_*` examples show, and every other call it has, shared memory left
-out."""
+"""NVIDIA's client against us: what its `simple_http_*` examples show, and every other call it has; shared memory has
+tests of its own."""
 
 from __future__ import annotations
 
@@ -203,9 +203,10 @@ class TestServer:
             client.infer("simple", _inputs(a.astype(np.float32), b.astype(np.float32), kind="FP32"))
         assert caught.value.status() == "400"
 
-    def test_shared_memory_is_declined(self, client: Any) -> None:
-        with pytest.raises(utils.InferenceServerException):
+    def test_shared_memory_is_off_by_default(self, client: Any) -> None:
+        with pytest.raises(utils.InferenceServerException, match=r"access\.shared_memory") as caught:
             client.get_system_shared_memory_status()
+        assert caught.value.status() == "403"
 
 
 def test_asyncio_client(gateway: Live) -> None:

@@ -109,7 +109,7 @@ def test_a_load_request_may_use_triton_s_words(document: Any, expected: ModelCon
         '{"a": NaN}', '{"max_batch": 1, "max_batch": 2}', "[" * 100_000, '{"version_policy": 1}',
         '{"version_policy": {}}', '{"version_policy": {"specific": {"versions": ["x"]}}}', '{"max_batch_size": -1}',
         '{"version_policy": {"latest": {"num_versions": "1e9"}}}', '{"version_policy": {"specific": {}}}', '{"x": 1}',
-        '{"versions": "all", "described": {}}',
+        '{"versions": "all", "described": {}}', '{"labels": {"\\ud800": 1}}', '{"versions": "\\udfff"}',
     ],
 )  # fmt: skip
 def test_invalid_overrides_are_refused(text: Any) -> None:

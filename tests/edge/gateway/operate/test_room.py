@@ -45,6 +45,20 @@ def test_a_peer_has_half_or_one_body() -> None:
         two.reach(50)
 
 
+def test_what_a_request_needs_beside_its_body_is_a_part_of_it() -> None:
+    """So that its body does not count against it; but a peer with half of all gets no more."""
+    room = Room(100)
+    with room.enter("a", 60) as body, room.inner("a") as tensors, room.inner("a") as others:
+        body.reach(10)
+        tensors.reach(70)
+        assert refusal(tensors, 91) == 503 and refusal(tensors, 101) == 413
+        assert refusal(others, 1) == 503
+        tensors.reach(30)
+        others.reach(60)
+        assert room.taken == 100
+    assert not room.taken
+
+
 def test_the_slowest_give_way() -> None:
     clock, gone = Clock(), list[str]()
     room = Room(1 << 20, exempt=lambda peer: True, clock=clock)

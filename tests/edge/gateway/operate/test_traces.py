@@ -172,7 +172,7 @@ def test_no_endpoint_no_tracer_no_import(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert tracer(Traces()) is None
-    with pytest.raises(MissingExtraError, match=r"msedge\[otel\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*opentelemetry-sdk"):
         tracer(Traces(endpoint="http://127.0.0.1:9/v1/traces"))
 
 

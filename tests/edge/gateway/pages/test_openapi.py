@@ -128,7 +128,7 @@ def test_requests_of_triton_and_our_replies(served: Served, binary: bool) -> Non
     ports = served.ports_for("predict")
     request = read(body, length, lambda _: ports)
     outputs = {"scores": np.ones((2, 5), np.float32)}
-    reply = write("small", "1", request, outputs, ports, {"personal": "global"}, None)
+    reply = write("small", "1", request, outputs, ports, {"personal": "global"}, {})
     check("InferReply", json.loads(bytes(reply.parts[0])))
 
 
@@ -169,7 +169,9 @@ def test_every_operation_is_in_the_documentation() -> None:
 
 
 def _address(path: str) -> str:
-    return f"`{path.replace('{name}', 'NAME').replace('{sequence}', 'ID')}`"
+    for name, word in (("{name}", "NAME"), ("{sequence}", "ID"), ("{region}", "REGION")):
+        path = path.replace(name, word)
+    return f"`{path}`"
 
 
 def model(name: str, datatype: str = "FP32", shape: tuple[int, ...] = (-1, 3)) -> dict[str, Any]:

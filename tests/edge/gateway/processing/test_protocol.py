@@ -34,7 +34,7 @@ def answered(processing: Processing, request: Request) -> tuple[dict[str, Array]
     """The reply as the client reads it, and what the model was given."""
     given = processing.before(request.inputs)["x"]
     outputs = processing.after({"y": np.array([[0.1, 0.7, 0.2]] * len(given), np.float32)})
-    reply = write("m", "1", request, outputs, processing.ports, {}, None)
+    reply = write("m", "1", request, outputs, processing.ports, {}, {})
     body = b"".join(bytes(part) for part in reply.parts)
     result = httpclient.InferenceServerClient.parse_response_body(body, header_length=reply.header_length)
     return {name: result.as_numpy(name) for name in processing.ports.outputs}, given

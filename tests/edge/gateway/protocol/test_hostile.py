@@ -204,10 +204,30 @@ def test_wrong_sequences(parameters: dict[str, Any]) -> None:
     refused(400, body(GOOD, parameters=parameters), None)
 
 
-def test_shared_memory_is_not_supported() -> None:
-    memory = {"shared_memory_region": "a", "shared_memory_byte_size": 12}
-    refused(501, x(**memory), None)
-    refused(501, output(**memory), None)
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"shared_memory_region": "a"}, {"shared_memory_byte_size": 12}, {"shared_memory_offset": 4},
+        {"shared_memory_region": 5, "shared_memory_byte_size": 12},
+        {"shared_memory_region": "a", "shared_memory_byte_size": "12"},
+        {"shared_memory_region": "a", "shared_memory_byte_size": -12},
+        {"shared_memory_region": "a", "shared_memory_byte_size": True},
+        {"shared_memory_region": "a", "shared_memory_byte_size": 12, "shared_memory_offset": -1},
+        {"shared_memory_region": "a", "shared_memory_byte_size": 12, "shared_memory_offset": 0.5},
+    ],
+)  # fmt: skip
+def test_wrong_places_in_shared_memory(place: dict[str, Any]) -> None:
+    refused(400, x(**place), None)
+    refused(400, output(**place), None)
+
+
+def test_a_tensor_is_in_one_place() -> None:
+    place = {"shared_memory_region": "a", "shared_memory_byte_size": 12}
+    one = {"name": "x", "datatype": "FP32", "shape": [1, 3]}
+    refused(400, body({**one, "data": [1, 2, 3], "parameters": place}), None)
+    refused(400, body({**one, "parameters": {**place, "binary_data_size": 12}}), None)
+    refused(400, body({**one, "parameters": {**place, "shared_memory_byte_size": 8}}), None)  # FP32 [1, 3] takes 12
+    refused(400, output(**place, classification=2), None)
 
 
 @pytest.mark.parametrize(

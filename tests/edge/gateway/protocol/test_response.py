@@ -32,11 +32,11 @@ def reply_of(
     *,
     batched: bool = True,
     notes: Mapping[str, Any] | None = None,
-    labels: Sequence[str] | None = None,
+    labels: Mapping[str, Sequence[str]] | None = None,
 ) -> Reply:
     gives: dict[str, Port] = {n: port(n, t, (None,) * a.ndim) for n, (t, a) in outputs.items()}
     values = {n: a for n, (_, a) in outputs.items()}
-    return write("m", "3", request, values, Ports({}, gives, batched), notes or {}, labels)
+    return write("m", "3", request, values, Ports({}, gives, batched), notes or {}, labels or {})
 
 
 def parsed(reply: Reply) -> InferResult:
@@ -150,10 +150,18 @@ def test_what_json_cannot_say_is_refused() -> None:
 def test_classifications_are_text(binary: bool) -> None:
     y = np.array([[0.25, 0.5, 0.25, -1], [np.nan, 2, 3, np.inf]], np.float32)
     request = asked(Wanted("y", binary, 3))
-    got = parsed(reply_of({"y": ("FP32", y)}, request, labels=["cat", "dog", ""]))
+    got = parsed(reply_of({"y": ("FP32", y)}, request, labels={"": ["cat", "dog", ""]}))
     assert got.get_output("y")["datatype"] == "BYTES"
     texts = [[x if isinstance(x, str) else x.decode() for x in row] for row in got.as_numpy("y")]
     assert texts == [
         ["0.500000:1:dog", "0.250000:0:cat", "0.250000:2"],
         ["inf:3", "3.000000:2", "2.000000:1:dog"],
     ]
+
+
+def test_every_output_has_its_own_labels() -> None:
+    scores = {name: ("FP32", np.array([[1, 2]], np.float32)) for name in ("animal", "colour", "size")}
+    request = asked(*(Wanted(name, True, 1) for name in scores))
+    labels = {"animal": ["cat", "dog"], "": ["red", "blue"], "size": []}
+    got = parsed(reply_of(scores, request, labels=labels))
+    assert [got.as_numpy(name)[0, 0] for name in scores] == [b"2.000000:1:dog", *[b"2.000000:1:blue"] * 2]

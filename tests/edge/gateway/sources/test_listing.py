@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.sources.listing import Files, Folder, Listing, merged
+from edge.gateway.sources.listing import Files, Folder, Listing, is_ensemble, merged
 
 
 def versions(listing: Listing) -> dict[int, str]:
@@ -76,6 +76,32 @@ def test_configurations_next_to_models(place: Any) -> None:
         assert listing.config is None and "config.toml" in listing.misconfigured and listing.versions
 
 
+def test_ensembles_are_found_where_bundles_are(place: Any) -> None:
+    for path in ("a/1/ensemble.toml", "a/2/ensemble.json", "a/3/model.mslite", "b/ensemble.json", "c/1/other.toml"):
+        place.put(path, b"x")
+    place.put("a/config.toml", "timeout = 3")
+    place.put("stray.json", b"x")
+    found = Folder(place.root).scan()
+    assert {name: {v: os.path.basename(c.path) for v, c in of.versions.items()} for name, of in found.items()} == {
+        "a": {1: "ensemble.toml", 2: "ensemble.json", 3: "model.mslite"}, "b": {1: "ensemble.json"},
+    }  # fmt: skip
+    assert found["a"].config is not None and found["a"].config.timeout == 3
+    assert [is_ensemble(found["a"].versions[v].path) for v in (1, 2, 3)] == [True, True, False]
+    for path in ("b/model.mslite", "d/1/ensemble.toml", "d/1/ensemble.json"):
+        place.put(path, b"x")
+    assert all("version 1 exists twice" in Folder(place.root).scan()[name].problem for name in "bd")
+
+
+def test_a_configuration_in_tritons_text_is_no_silence(place: Any) -> None:
+    place.put("a/config.pbtxt", b"platform: 'ensemble'")
+    (place.root / "a" / "1").mkdir()
+    place.put("b/1/model.mslite", b"x")
+    place.put("b/config.pbtxt", b"")  # beside a bundle it is what Triton needs, and says nothing about us
+    found = Folder(place.root).scan()
+    assert "config.pbtxt is not read" in found["a"].problem and "ensemble.toml" in found["a"].problem
+    assert found["b"].versions and not found["b"].problem
+
+
 def test_an_invalid_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="expected a folder of models"):
         Folder(tmp_path / "none").scan()
@@ -83,10 +109,13 @@ def test_an_invalid_folder_is_refused(tmp_path: Path) -> None:
 
 def test_bundles_one_by_one(place: Any) -> None:
     one, two = place.put("one.mslite", b"x"), place.put("deep/3/model.mslite", b"x")
-    found = Files([str(one), f"two={two}", f"three={place.root / 'deep'}", "none.mslite", f"four={one}"]).scan()
+    graph = place.put("graph.toml", b"x")
+    words = [str(one), f"two={two}", f"three={place.root / 'deep'}", "none.mslite", f"four={one}", str(graph)]
+    found = Files(words).scan()
     assert {name: sorted(listing.versions) for name, listing in found.items()} == {
-        "one": [1], "two": [1], "three": [3], "none": [], "four": [1],
+        "one": [1], "two": [1], "three": [3], "none": [], "four": [1], "graph": [1],
     }  # fmt: skip
+    assert not found["graph"].misconfigured
     assert "expected a bundle, got nothing" in found["none"].problem
     with pytest.raises(GatewayError, match="another model has the name 'one'"):
         Files([str(one), "one=x"])
@@ -105,7 +134,7 @@ def test_a_folder_is_a_model_or_has_models(place: Any) -> None:
     assert sorted(several.scan()) == ["a", "b"] and not several.named
 
 
-@pytest.mark.parametrize("own", ["model.mslite", "2/model.mslite"])
+@pytest.mark.parametrize("own", ["model.mslite", "2/model.mslite", "ensemble.toml", "2/ensemble.json"])
 def test_a_folder_that_is_a_model_and_has_models_is_refused(place: Any, own: str) -> None:
     """Otherwise one of the two would be hidden after a restart, silently."""
     place.put("other.mslite", b"x")

@@ -6,39 +6,14 @@ A task's calibration rows are never evaluation rows. Sources and licences: the f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from converter.quantize.accuracy.metrics import auc
+from benchmarks.accuracy.measures import Task, area, top1
 from lite_runtime.graph import Array
 
-__all__ = ["TASKS", "Metric", "Task", "tasks"]
-
-Rows = Mapping[str, Array]
-"""Arrays by input name, samples along the leading axis."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A figure of merit from a model's outputs over all evaluation rows, higher is better; `unit`: its unit."""
-
-    unit: str
-    of: Callable[[Mapping[str, Array]], float]
-
-
-@dataclass(frozen=True)
-class Task:
-    """One model and its data. `metric` None: there are no labels, and outputs are compared with the float model's."""
-
-    name: str
-    model: Path
-    calibration: Rows
-    evaluation: Rows
-    metric: Metric | None = None
-    peer: Path | None = None
-    """The int8 .tflite that the model's authors published."""
+__all__ = ["TASKS", "tasks"]
 
 
 def tasks(models: Path, data: Path) -> Iterator[Task]:
@@ -56,14 +31,6 @@ def _there(path: Path) -> Path:
     return path
 
 
-def _top1(labels: Array) -> Metric:
-    def of(outputs: Mapping[str, Array]) -> float:
-        (scores,) = outputs.values()
-        return float(np.mean(scores.reshape(len(labels), -1).argmax(1) == labels))
-
-    return Metric("top-1", of)
-
-
 def _image_classification(models: Path, data: Path) -> Task:
     """MLPerf Tiny ic01: 200 CIFAR-10 test images, inputs 0..255; calibrated on training images."""
     test = np.load(_there(data / "mlperftiny_ic01.npz"))
@@ -73,7 +40,7 @@ def _image_classification(models: Path, data: Path) -> Task:
         _there(models / "mlperftiny_ic_resnet8_fp32.tflite"),
         {"input_1": train["x"].astype(np.float32)},
         {"input_1": test["x"].astype(np.float32)},
-        _top1(test["y"]),
+        top1(test["y"]),
         models / "mlperftiny_ic_resnet8_int8.tflite",
     )
 
@@ -88,7 +55,7 @@ def _keyword_spotting(models: Path, data: Path) -> Task:
         _there(models / "mlperftiny_kws_dscnn_dynrange.tflite"),
         {"input_1": x[:cut]},
         {"input_1": x[cut:]},
-        _top1(found["y"][cut:]),
+        top1(found["y"][cut:]),
         models / "mlperftiny_kws_dscnn_int8.tflite",
     )
 
@@ -102,30 +69,31 @@ def _anomaly_detection(models: Path, data: Path) -> Task:
     cut = len(frames) // 10
     held, each = windows[cut:], len(starts)
 
-    def of(outputs: Mapping[str, Array]) -> float:
+    def errors(outputs: Mapping[str, Array]) -> Array:
         (rebuilt,) = outputs.values()
-        errors = np.square(rebuilt.reshape(held.shape) - held).mean((1, 2))
-        return auc(errors, labels[cut:])
+        return np.asarray(np.square(rebuilt.reshape(held.shape) - held).mean((1, 2)))
 
     return Task(
         "ad01 autoencoder",
         _there(models / "mlperftiny_ad_autoencoder_fp32.tflite"),
         {"input_1": windows[:cut].reshape(-1, 640)[:: max(1, cut * each // 500)]},
         {"input_1": held.reshape(-1, 640)},
-        Metric("AUC", of),
+        area(errors, labels[cut:]),
         models / "mlperftiny_ad_autoencoder_int8.tflite",
     )
 
 
 def _digits(models: Path, data: Path) -> Task:
+    """MNIST, whose file is sorted by digit: rows at random."""
     found = np.load(_there(data / "mnist.npz"))
-    train, test = (found[k][:, None].astype(np.float32) for k in ("x_train", "x_test"))
+    rng = np.random.default_rng(0)
+    train, test = (rng.permutation(len(found[k]))[:n] for k, n in (("y_train", 200), ("y_test", 5000)))
     return Task(
         "mnist cnn",
         _there(models / "onnxzoo_mnist_8.onnx"),
-        {"Input3": train[:200]},
-        {"Input3": test[:2000]},
-        _top1(found["y_test"][:2000]),
+        {"Input3": found["x_train"][train][:, None].astype(np.float32)},
+        {"Input3": found["x_test"][test][:, None].astype(np.float32)},
+        top1(found["y_test"][test]),
     )
 
 
@@ -141,29 +109,31 @@ def _person_detection(models: Path, data: Path) -> Task:
         _there(models / "mlperftiny_vww_mobilenet_fp32.tflite"),
         {"input_1": x[order[:100]]},
         {"input_1": x[order[100:]]},
-        _top1(found["y"][order[100:]]),
+        top1(found["y"][order[100:]]),
         models / "mlperftiny_vww_mobilenet_int8.tflite",
     )
 
 
 def _photograph_classes(models: Path, data: Path) -> Task:
-    """ImageNet, one picture of each class: 300 at random to evaluate, 60 others for calibration.
+    """ImageNet, one picture of each class: 100 at random for calibration, the other 900 to evaluate.
 
     Pictures: github.com/EliSchwartz/imagenet-sample-images, sorted by name, the shorter side 256 pixels, the 224x224 in
-    the middle, uint8 [n, h, w, 3]. Model: Keras' mobilenet_2_5_224, as ONNX.
+    the middle, uint8 [n, h, w, 3]. Model: mobilenet_v1_0.25_224_1_default_1.tflite of tensorflow/tflite-support on
+    GitHub, whose first class is the background; mobilenet_v1_0.25_224_quant.tflite there was trained with quantisation.
     """
     pictures = np.load(_there(data / "imagenet_sample_1000.npy"), mmap_mode="r")
     order = np.random.default_rng(0).permutation(len(pictures))
 
-    def first(rows: Array) -> Array:
-        return np.ascontiguousarray(pictures[rows].transpose(0, 3, 1, 2) / np.float32(127.5) - 1, np.float32)
+    def scaled(rows: Array) -> Array:
+        return np.asarray(pictures[rows] / np.float32(127.5) - 1, np.float32)
 
     return Task(
         "imagenet mobilenet-v1-0.25",
-        _there(models / "keras_mobilenet_v1_025_224.onnx"),
-        {"x": first(order[:60])},
-        {"x": first(order[60:360])},
-        _top1(order[60:360]),
+        _there(models / "mobilenet_v1_0.25_224.tflite"),
+        {"input": scaled(order[:100])},
+        {"input": scaled(order[100:])},
+        top1(order[100:] + 1),
+        models / "mobilenet_v1_0.25_224_quant.tflite",
     )
 
 
@@ -184,7 +154,7 @@ def _vision_transformer(models: Path, data: Path) -> Task:
         _there(models / "vnncomp23_vit_pgd_2_3_16.onnx"),
         {"input": first(train["x"][:200])},
         {"input": first(test["x"])},
-        _top1(test["y"]),
+        top1(test["y"]),
     )
 
 

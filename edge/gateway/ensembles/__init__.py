@@ -1,0 +1,1 @@
+"""Ensembles: graphs of models as data, served under a name of their own."""
