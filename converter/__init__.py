@@ -15,6 +15,7 @@ from lite_runtime._lazy import lazy
 
 if TYPE_CHECKING:
     from converter.conversion import Conversion, convert
+    from converter.cutting import cut
     from converter.errors import ConvertError, QuantizeError, TrainingError, UnsupportedOpError
     from converter.frontends.tflite import custom
     from converter.frontends.tflite.op import Op
@@ -40,6 +41,7 @@ __all__ = [
     "UnsupportedOpError",
     "convert",
     "custom",
+    "cut",
     "differentiate",
     "lower",
     "optimize",
@@ -60,6 +62,7 @@ _HOMES = {
     "UnsupportedOpError": "converter.errors",
     "convert": "converter.conversion",
     "custom": "converter.frontends.tflite.custom",
+    "cut": "converter.cutting",
     "differentiate": "converter.ir.grad",
     "lower": "converter.lowering",
     "optimize": "converter.pass_lists",

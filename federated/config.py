@@ -29,6 +29,7 @@ __all__ = [
     "Data",
     "Evaluation",
     "Gate",
+    "Hierarchy",
     "History",
     "Limits",
     "Local",
@@ -96,6 +97,22 @@ class Rounds(_Section, frozen=True):
     """Whether answers of devices that answer rarely get more weight."""
     seed: Seed = 0
     mode: Literal["sync", "async"] = "sync"
+
+
+class Hierarchy(_Section, frozen=True):
+    """Aggregators between the devices and this server, the root (`federated.hierarchy`). Each is a server of its own
+    devices under the same [rounds], and hands up one sum."""
+
+    aggregators: tuple[Count, ...] = ()
+    """How many aggregators answer to the root, to each of these, and so on; the last ones have devices. (): none, the
+    devices answer to the root."""
+    quorum: _Part = 0.5
+    """The share of a server's aggregators that must hand up a sum; a round with fewer changes nothing."""
+    deadline: Positive = 1800.0
+    """Seconds within which an aggregator must answer, longer than its devices may take."""
+    influence: NotNegative = 10.0
+    """The largest weight of an aggregator, and the largest weight times norm, as a multiple of the median of the
+    aggregators of the same server, to which others are cut; 0: no limit."""
 
 
 class Buffer(_Section, frozen=True):
@@ -232,6 +249,7 @@ class _Sections(_Section, frozen=True):
     local: Local = Local()
     rounds: Rounds = Rounds()
     schedule: Schedule = Schedule()
+    hierarchy: Hierarchy = Hierarchy()
     buffer: Buffer = msgspec.field(default=Buffer(), name="async")
     evaluation: Evaluation = Evaluation()
     gate: Gate = Gate()
@@ -286,6 +304,7 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
         robust,
         asynchronous=file.rounds.mode == "async",
         compensate=file.rounds.compensate,
+        aggregators=bool(file.hierarchy.aggregators),
     )
     if transforms.privacy.sampling == "poisson" and file.rounds.over_selection:
         raise FederatedError(
@@ -293,6 +312,7 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
         )
     _READ.need(not file.gate.active or file.evaluation.every > 0, "evaluation.every", "at least 1 with [gate]", 0)
     _READ.need(not file.history.keep or bool(file.state.checkpoint), "state.checkpoint", "a path with history.keep", "")
+    _check_hierarchy(file)
     parts["algorithm"] = algorithm_from(file.algorithm)
     made = Config(**parts, transforms=transforms, source=words, folder=folder)
     _refuse_idle(made)
@@ -304,11 +324,26 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     return made
 
 
+def _check_hierarchy(file: _File) -> None:
+    """Raises FederatedError for sections that do not go with aggregators, and times that do not."""
+    if not file.hierarchy.aggregators:
+        return
+    if file.sync.store:
+        raise FederatedError(
+            "these settings cannot be combined: sync.store with hierarchy.aggregators: personal versions would pass "
+            "through every server on the way up"
+        )
+    slowest = file.rounds.deadline
+    _READ.need(file.hierarchy.deadline > slowest, "hierarchy.deadline", f"more than rounds.deadline, {slowest:g}",
+               file.hierarchy.deadline)  # fmt: skip
+
+
 def _refuse_idle(config: Config) -> None:
     """Raises FederatedError for a key that another key leaves without effect, if it differs from its default."""
     sections: Mapping[str, Table] = {
         "rounds": config.rounds,
         "async": config.buffer,
+        "hierarchy": config.hierarchy,
         "history": config.history,
         "sync": config.sync,
         "privacy": config.transforms.privacy,
@@ -331,6 +366,12 @@ _IDLE: tuple[tuple[str, tuple[str, ...], Callable[[Config], bool], str], ...] = 
         ("fraction", "quorum", "over_selection"),
         lambda c: c.rounds.mode == "sync",
         'rounds.mode = "sync" (asynchronous rounds have async.concurrency and async.size)',
+    ),
+    (
+        "hierarchy",
+        ("quorum", "deadline", "influence"),
+        lambda c: bool(c.hierarchy.aggregators),
+        "hierarchy.aggregators",
     ),
     ("history", ("every",), lambda c: c.history.keep > 0, "history.keep"),
     ("sync", ("only", "versions", "days", "consent"), lambda c: bool(c.sync.store), "sync.store"),
@@ -388,6 +429,12 @@ count = 20
 # factor = 0.5
 # rounds = 0                   # cosine: its last round, after which the factor is `least`; 0: the run's last
 # least = 0.0
+
+[hierarchy]                    # aggregators between the devices and this server (docs/federated-hierarchy.md)
+# aggregators = []             # such as [10], or [4, 25]: four servers, each with 25 that have devices
+# quorum = 0.5                 # the share of a server's aggregators that must hand up a sum
+# deadline = 1800.0            # seconds until an aggregator must have answered
+# influence = 10.0             # times the median of the aggregators: the most that one counts; 0: no limit
 
 [evaluation]
 # every = 5                    # rounds

@@ -18,8 +18,8 @@ from federated.learner import Batch
 from federated.tree import Array
 
 __all__ = [
-    "by_device", "dirichlet", "draw", "join", "own", "pick", "shards", "sinusoids", "size", "split", "support_query",
-    "synthetic",
+    "arrays_of", "by_device", "dirichlet", "draw", "join", "order", "own", "pick", "shards", "sinusoids", "size",
+    "split", "support_query", "synthetic",
 ]  # fmt: skip
 
 ROUNDING = 1e-9
@@ -51,12 +51,16 @@ def draw(data: Batch, rng: np.random.Generator, steps: int, n: int) -> Batch:
     Examples come in random order, without repetition until all were drawn; every batch is full, regardless of the
     number of examples, so that the steps of all devices have the same shape. Raises FederatedError for empty data.
     """
-    count = size(data)
+    return pick(data, order(size(data), rng, steps, n))
+
+
+def order(count: int, rng: np.random.Generator, steps: int, n: int) -> Array:
+    """The numbers of the examples that `draw` draws of `count`: int64 [steps, n]."""
     if not count:
         raise FederatedError("expected at least one example to draw batches from, got an empty shard; leave it out")
     passes = -(-steps * n // count)
-    order = rng.permutation(count) if passes == 1 else np.concatenate([rng.permutation(count) for _ in range(passes)])
-    return pick(data, order[: steps * n].reshape(steps, n))
+    whole = rng.permutation(count) if passes == 1 else np.concatenate([rng.permutation(count) for _ in range(passes)])
+    return whole[: steps * n].reshape(steps, n)
 
 
 def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
@@ -188,9 +192,9 @@ def shards(
         files = sorted(path.glob("*.npz"))
         if not files:
             raise FederatedError(f"{path}: expected a file NAME.npz for each device, found none")
-        found = {file.stem: _batch(file, _arrays(file), labels, alone) for file in files}
+        found = {file.stem: _batch(file, arrays_of(file), labels, alone) for file in files}
     else:
-        arrays = _arrays(path)
+        arrays = arrays_of(path)
         if device not in arrays:
             raise FederatedError(f"{path}: expected an array {device!r}: each example's owner; {_held(arrays)}")
         owners = arrays.pop(device)
@@ -214,7 +218,7 @@ def own(path: Path, name: str, labels: str = "labels", device: str = "device", *
     else:
         files = {file.stem: file for file in sorted(path.glob("*.npz"))}
         if name in files:
-            data = _batch(files[name], _arrays(files[name]), labels, alone)
+            data = _batch(files[name], arrays_of(files[name]), labels, alone)
             if not size(data):
                 raise FederatedError(f"{files[name]}: no examples of {name}; leave such devices out")
             return data
@@ -223,7 +227,8 @@ def own(path: Path, name: str, labels: str = "labels", device: str = "device", *
     raise FederatedError(f"{path}: expected examples of device {name!r}, got those of {others}"[:500])
 
 
-def _arrays(file: Path) -> dict[str, Array]:
+def arrays_of(file: Path) -> dict[str, Array]:
+    """The arrays of an .npz file. Raises FederatedError for any other file."""
     try:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):

@@ -9,7 +9,7 @@ from federated import tree
 from federated.errors import FederatedError
 from federated.tree import Array, Tree
 
-__all__ = ["NO_MODEL", "Batch", "Evaluation", "Gradient", "Indexed", "Learner", "Shaped", "sgd"]
+__all__ = ["NO_MODEL", "Batch", "Descends", "Evaluation", "Gradient", "Indexed", "Learner", "Shaped", "sgd"]
 
 Carry = TypeVar("Carry")
 
@@ -64,6 +64,17 @@ class Learner(Protocol):
     ) -> tuple[Carry, Any]:
         """`carry, out = step(carry, batch)` over batches [steps, n, ...]; the last carry, and the outs stacked (a tree
         or an array). A loop on a device, `jax.lax.scan` in the simulator."""
+
+
+class Descends(Protocol):
+    """What a learner may offer in addition: a whole descent at once."""
+
+    def descend(
+        self, params: Tree, batches: Batch, rate: float, pool: Batch | None = None
+    ) -> tuple[Tree, Array] | None:
+        """The parameters after steps of `sgd` with this rate over batches [steps, n, ...], or over the examples of
+        `pool` that batches of numbers name, and the mean loss: the same bits as step by step. None if that cannot be
+        done for these operands."""
 
 
 class Shaped:
@@ -127,6 +138,14 @@ class Indexed:
     def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
         """See `Learner`."""
         return self._learner.evaluate(params, self._read(batch))
+
+    def descend(
+        self, params: Tree, batches: Batch, rate: float, pool: Batch | None = None
+    ) -> tuple[Tree, Array] | None:
+        """See `Descends`."""
+        whole = getattr(self._learner, "descend", None)
+        found: tuple[Tree, Array] | None = whole and whole(params, batches, rate, self._pool)
+        return found
 
     def _read(self, batch: Batch) -> Batch:
         rows, pool = batch.labels, self._pool

@@ -17,21 +17,26 @@ from federated.client.state import StateStore
 from federated.config import Config, read
 from federated.data import shards
 from federated.errors import FederatedError
+from federated.hierarchy.aggregator import Aggregator
 from federated.learner import Batch, Learner
 from federated.readiness import check, check_algorithm
 from federated.runs import of_file
 from federated.server import checkpoint, history
 from federated.server.asynchronous import conduct_async
-from federated.server.conduct import After, Exchange, Watch, conduct
+from federated.server.conduct import After, Watch, conduct
 from federated.server.federation import Federation, Start
 from federated.server.gate import objection
+from federated.server.gathering import Exchange
 from federated.server.store import CONSENTS, PersonalStore, Retention
 from federated.server.sync import sync
+from federated.transport import channel
 from federated.tree import Tree
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 
-__all__ = ["Fleet", "go_back", "opened", "report", "rounds_kept", "run", "serve", "simulate", "start_of"]
+__all__ = [
+    "Fleet", "aggregate", "go_back", "opened", "report", "rounds_kept", "run", "serve", "simulate", "start_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def simulate(
 
     `delay(device, nth)`: seconds of simulated time until a device's nth answer arrives (`LocalGrid`).
     """
-    from federated.transport.local import run_here
+    from federated.transport.local import aggregators_here, run_here
 
     check_algorithm(config.algorithm, second_order=fleet.learner.second_order)
     store = StateStore(config.path(config.state.devices) if config.state.devices else None, durable=False)
@@ -108,7 +113,8 @@ def simulate(
         ended.append(run(config, fleet.start, exchange, resume=resume, watch=watch))
 
     try:
-        run_here(main, devices, delay)
+        nodes = aggregators_here(config, fleet.start, devices, delay) if config.hierarchy.aggregators else devices
+        run_here(main, nodes, delay)
     finally:
         store.close()
     return ended[0]
@@ -116,8 +122,8 @@ def simulate(
 
 def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation | None:
     """The ServerApp's work: the run of the configuration file that `words` (`flwr run --run-config`) name: `config`,
-    and `resume` to continue from its checkpoint if there is one. Prints each round as a line of JSON. None for a run
-    without a model (`federated.runs`).
+    and `resume` to continue from its checkpoint if there is one, or `aggregator`, the socket of an aggregator. Prints
+    each round as a line of JSON. None for a run without a model (`federated.runs`), and for an aggregator.
 
     Raises FederatedError without a configuration, or for a checkpoint of an earlier run without `resume`.
     """
@@ -130,8 +136,23 @@ def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation | None:
         return None
     config = read(path)
     _, start = opened(config)
+    if words.get("aggregator"):
+        aggregate(config, start, exchange, str(words["aggregator"]))
+        return None
     resume = _resumes(config.path(config.state.checkpoint) if config.state.checkpoint else None, words)
     return run(config, start, exchange, resume=resume, watch=lambda row: print(json.dumps(row), flush=True))
+
+
+def aggregate(config: Config, start: Start, exchange: Exchange, address: str) -> None:
+    """Be an aggregator until the root says that the run is over. It is named after its socket, at which the node that
+    answers to the server above passes that server's orders (`federated.client.nodes.Uplink`)."""
+    if not config.hierarchy.aggregators:
+        raise FederatedError("hierarchy.aggregators: expected the run to have aggregators, got none")
+    name = Path(address).stem
+    keep = Path(address).with_suffix(".devices")
+    node = Aggregator(name, config, start, exchange, keep)
+    show = partial(print, flush=True)
+    channel.serve(address, node.answer, lambda: node.ended, listening=lambda at: show(f"aggregator {name}: {at}"))
 
 
 def _resumes(keep: Path | None, words: Mapping[str, object]) -> bool:
@@ -253,7 +274,7 @@ def report(federation: Federation) -> dict[str, Any]:
         "algorithm": federation.algorithm.name,
         "bundle": federation.start.bundle,
         "rounds": federation.learned,
-        "devices": len(federation.members),
+        **_fleet(federation),
         "turned_away": dict(sorted(federation.turned_away.items())),
         "turned_away_details": federation.turned_away_details,
         "refused": _summed(row["refused"] for row in rows),
@@ -271,6 +292,14 @@ def report(federation: Federation) -> dict[str, Any]:
         "returns": federation.returns,
         "given_up": given_up,
     }
+
+
+def _fleet(federation: Federation) -> dict[str, int]:
+    """How many devices joined, and how many aggregators, which say how many devices they have."""
+    members = federation.members.values()
+    if not federation.branching:
+        return {"devices": len(members)}
+    return {"devices": sum(member.examples for member in members), "aggregators": len(members)}
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from federated.client.state import StateStore
 from federated.data import shards
 from federated.errors import FederatedError
 from federated.learner import NO_MODEL, Batch
-from federated.server.conduct import Exchange
+from federated.server.gathering import Exchange
 from federated.tables import Reader
 
 __all__ = ["SECTIONS", "Run", "of_file", "simulate"]

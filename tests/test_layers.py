@@ -81,7 +81,12 @@ ONLY = {
     "aiohttp": (HTTP,),
     "array_record": ("cloud/data/_grain.py",),
     "cloudpickle": ("cloud/data/reading/workers.py",),
-    "cryptography": ("federated/privacy/", "lite_runtime/bundle/keys.py", "lite_runtime/bundle/signing.py"),
+    "cryptography": (
+        "federated/privacy/",
+        "federated/vertical/matching.py",
+        "lite_runtime/bundle/keys.py",
+        "lite_runtime/bundle/signing.py",
+    ),
     "flax": ("cloud/train/tasks/",),
     "flwr": (TRANSPORT,),
     "grain": ("cloud/data/_grain.py",),

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from federated.config import parse
 from federated.learner import Batch
 from federated.run import Fleet, simulate, start_of
 
-__all__ = ["CASES", "Case", "measure"]
+__all__ = ["CASES", "Case", "convert", "measure", "peak_mib"]
 
 
 class Case(NamedTuple):
@@ -47,7 +48,8 @@ EXAMPLES, STEPS, BATCH, POOL = 200, 4, 50, 9200
 
 def measure(bundle: Path, case: Case, rounds: int = 3) -> dict[str, Any]:
     """A run's figures: `devices_a_second` by wall-clock time, `by_cpu` by this process's CPU time; MiB of this process
-    before the run and at most."""
+    before the run and at most. Flower is imported before it."""
+    import_module("federated.transport.local")
     rng = np.random.default_rng(0)
     pool = rng.standard_normal((POOL, *case.shape), dtype=np.float32)
     labels = rng.integers(0, 6, len(pool))
@@ -59,7 +61,7 @@ def measure(bundle: Path, case: Case, rounds: int = 3) -> dict[str, Any]:
     }
     words = {"model": {"bundle": "model.mslite"}, "rounds": {"count": rounds}, "data": {"test": 0.0},
              "local": {"steps": STEPS, "batch": BATCH}, "evaluation": {"every": 0}}  # fmt: skip
-    before = _peak()
+    before = peak_mib()
     wall, used = time.perf_counter(), time.process_time()
     simulate(parse(words), Fleet(learner, start, shards))
     wall, used = time.perf_counter() - wall, time.process_time() - used
@@ -68,19 +70,21 @@ def measure(bundle: Path, case: Case, rounds: int = 3) -> dict[str, Any]:
         "devices_a_second": round(case.devices * rounds / wall),
         "by_cpu": round(case.devices * rounds / used),
         "mib_before": before,
-        "peak_mib": _peak(),
+        "peak_mib": peak_mib(),
     }
 
 
-def _peak() -> int:
+def peak_mib() -> int:
+    """The most memory that this process has had."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def _convert(network: str, bundle: Path) -> None:
+def convert(network: str, bundle: Path) -> None:
+    """Write a network of CASES as a trainable bundle."""
+    import converter
     from cloud.zoo import mlp, window_cnn
-    from converter import convert
 
-    convert(mlp(561, 6) if network == "softmax" else window_cnn(), output=bundle, trainable="*")
+    converter.convert(mlp(561, 6) if network == "softmax" else window_cnn(), output=bundle, trainable="*")
 
 
 def _apart(*words: object) -> str:
@@ -99,7 +103,7 @@ def main() -> None:
     parser.add_argument("--convert", metavar="NETWORK", help="write the network to --bundle, and end")
     words = parser.parse_args()
     if words.convert:
-        _convert(words.convert, words.bundle)
+        convert(words.convert, words.bundle)
         return
     if words.only:
         print(json.dumps(measure(words.bundle, CASES[words.only], words.rounds)))

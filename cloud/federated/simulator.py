@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from cloud._jax import everywhere
 from cloud.errors import TrainError
 from cloud.federated import fleet
+from cloud.federated.draws import drawn
 from cloud.federated.learner import JaxLearner
 from federated.algorithms.base import Algorithm
 from federated.data import draw
@@ -127,18 +128,15 @@ class Simulator:
         return before, after
 
     def _lot(self, lot: _Lot) -> tuple[list[str], Rows]:
-        """The devices that take part, and their rows [devices, steps, size], sorted within a batch for locality."""
+        """The devices that take part, and their rows [devices, steps, size], sorted within a batch for locality.
+        Batches of all examples need no draw."""
         names = choose(self._names, wanted(len(self._names), lot.fraction, 1), self._seed, lot.number)
-        rows = [self._batches(name, lot) for name in names]
-        return names, np.sort(np.stack(rows))
-
-    def _batches(self, name: str, lot: _Lot) -> Rows:
-        """A device's rows [steps, size] in any order within a batch. A batch of all its examples needs no draw, which
-        takes longer than a third of the computation of a small model."""
-        own = self._shards[self._index[name]]
-        if lot.steps == 1 and len(own) == self._size:
-            return own[None]
-        return self._drawn(own, ("train", lot.number, name), lot.steps, self._size)
+        shards = [self._shards[self._index[name]] for name in names]
+        if lot.steps == 1 and all(len(own) == self._size for own in shards):
+            rows: Rows = np.stack(shards)[:, None]
+        else:
+            rows = drawn(shards, names, (self._seed, "train", lot.number), lot.steps, self._size)
+        return names, np.sort(rows)
 
     def _drawn(self, rows: Rows, words: tuple[int | str, ...], steps: int, size: int) -> Rows:
         """Rows [steps, size], drawn in the same way as examples."""

@@ -1,7 +1,7 @@
 """Losses as graphs: each appends the loss of an output and `labels` to a model.
 
-A loss is a scalar mean. For `evaluate`, there are also the number of values or examples in the mean and, for
-classifiers, the number of correct ones.
+A loss is a scalar, a mean except for `inner_product`. For `evaluate`, there are also the number of values or examples
+in the mean and, for classifiers, the number of correct ones.
 """
 
 from __future__ import annotations
@@ -139,11 +139,19 @@ def _huber(tape: Tape, output: ir.Value, training: Training) -> _Parts:
     return _mean(near * (error - near * 0.5)), labels.op("Size"), None
 
 
+def _inner_product(tape: Tape, output: ir.Value, training: Training) -> _Parts:
+    """sum(output * label)"""
+    y = tape.term(output)
+    labels = add_input(tape, LABELS, _named(y.shape))
+    return _total(y * labels), labels.op("Size"), None
+
+
 _LOSSES: Mapping[Loss, Callable[[Tape, ir.Value, Training], _Parts]] = {
     "softmax_cross_entropy": _softmax_cross_entropy,
     "sigmoid_cross_entropy": _sigmoid_cross_entropy,
     "mse": _squared,
     "huber": _huber,
+    "inner_product": _inner_product,
 }
 
 

@@ -11,7 +11,7 @@ from converter.errors import TrainingError
 
 __all__ = ["LOSSES", "OPTIMIZERS", "SIGNATURES", "BatchNorm", "Lora", "Loss", "Optimizer", "Signature", "Training"]
 
-Loss = Literal["softmax_cross_entropy", "sigmoid_cross_entropy", "mse", "huber"]
+Loss = Literal["softmax_cross_entropy", "sigmoid_cross_entropy", "mse", "huber", "inner_product"]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 Optimizer = Literal["sgd", "momentum", "adam"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
@@ -60,7 +60,8 @@ class Training:
     """softmax_cross_entropy: `labels` int64, the logits' shape without its last axis, the classes; labels that are not
     a class (-1, for example) do not count, so that a short batch can be padded. sigmoid_cross_entropy, mse, huber:
     `labels` float32, with the output's shape; the mean over all elements. If the model ends in the Softmax or Sigmoid
-    that belongs to the loss, the loss uses its input."""
+    that belongs to the loss, the loss uses its input. inner_product: the sum of output times `labels`, which are then
+    the gradient of a loss that is computed elsewhere: that of a model which reads this one's output."""
     output: str = ""
     """The model's output for the loss; "" for its first."""
     huber_delta: float = 1.0
@@ -85,6 +86,8 @@ class Training:
     """frozen: layers normalise by their running statistics, which do not change. train: if a scale or shift is trained,
     steps normalise by their batch and update the running statistics, which are state."""
     adapters: Lora | None = None
+    slopes: str | Sequence[str] = ()
+    """Inputs for which `gradients` computes the gradient of the loss too, as the output `slope/<input>`."""
     signatures: Sequence[Signature] = USUAL
     """`curvature`, products with the Hessian, is needed for exact second-order meta-learning only."""
     arena_budget: int | None = None
@@ -95,6 +98,7 @@ class Training:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trainable", _globs("trainable", self.trainable, empty=self.adapters is not None))
+        object.__setattr__(self, "slopes", _globs("slopes", self.slopes, empty=True))
         object.__setattr__(self, "betas", tuple(self.betas))
         for name, allowed in _CHOICES.items():
             _one_of(name, getattr(self, name), allowed)

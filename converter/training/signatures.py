@@ -4,7 +4,7 @@
 |---|---|---|---|
 | predict | the model's | the model's | |
 | evaluate | those the loss needs, labels | loss, examples, correct (classifiers) | |
-| gradients | the same | loss, grad/<parameter> | running statistics in training form |
+| gradients | the same | loss, grad/<parameter>, slope/<input> | running statistics in training form |
 | curvature | the same, along/<parameter> | curve/<parameter>: the Hessian of the loss times `along` | |
 | train_step | the same | loss | parameters, slots of the optimiser, running statistics in training form |
 
@@ -13,7 +13,7 @@ State is an input of the graph under its own name; its new value is an output na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import add
@@ -163,11 +163,12 @@ def _evaluate(model: ir.Model, prepared: Prepared, made: Signed) -> dict[str, st
 
 
 def _gradients(model: ir.Model, prepared: Prepared, made: Signed) -> dict[str, str]:
-    moved, loss, gradients = _backward(model, prepared)
+    slopes = prepared.training.slopes
+    moved, loss, gradients = _backward(model, prepared, slopes)
     tape = Tape(model.graph)
     add_output(tape, loss, "loss")
     for name, gradient in gradients.items():
-        add_output(tape, gradient, f"grad/{name}")
+        add_output(tape, gradient, f"slope/{name}" if name in slopes else f"grad/{name}")
     return _write(tape, moved)
 
 
@@ -234,18 +235,28 @@ def _made(model: ir.Model) -> Iterable[ir.Value]:
     return (value for node in model.graph for value in node.outputs)
 
 
-def _backward(model: ir.Model, prepared: Prepared) -> tuple[dict[str, ir.Value], ir.Value, dict[str, ir.Value]]:
-    """The statistics updated by the batch, the loss, and its gradient by parameter."""
+def _backward(
+    model: ir.Model, prepared: Prepared, slopes: Collection[str] = ()
+) -> tuple[dict[str, ir.Value], ir.Value, dict[str, ir.Value]]:
+    """The statistics updated by the batch, the loss, and its gradient by parameter, and by input for `slopes`."""
     moved = _in_training_form(model, prepared.statistics)
     fold_norms.run(model)
     loss = _with_loss(model, prepared).loss
     inputs = {v.name: v for v in model.graph.inputs}
-    wrt = [inputs[name] for name in prepared.parameters]
-    found = differentiate(model, loss, wrt)
-    missing = [name for name in prepared.parameters if name not in found]
+    if strange := [name for name in slopes if name not in inputs or name in prepared.state or name == LABELS]:
+        own = ", ".join(str(name) for name in inputs if name not in prepared.state and name != LABELS)
+        raise TrainingError(f"slopes: expected some of the model's inputs {own}, got {strange[0]!r}")
+    if whole := [name for name in slopes if inputs[name].dtype not in _FLOATS]:
+        raise TrainingError(f"slopes: expected an input of floats, got {whole[0]!r}")
+    wanted = (*prepared.parameters, *slopes)
+    found = differentiate(model, loss, [inputs[name] for name in wanted])
+    missing = [name for name in wanted if name not in found]
     if missing:
         raise TrainingError(f"the loss does not depend on {', '.join(map(repr, missing))}; remove them from trainable")
-    return moved, loss, {name: found[name] for name in prepared.parameters}
+    return moved, loss, {name: found[name] for name in wanted}
+
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def _in_training_form(model: ir.Model, statistics: Iterable[str]) -> dict[str, ir.Value]:

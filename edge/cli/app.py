@@ -11,6 +11,7 @@ import typer.core
 from edge.cli import (
     bench,
     convert,
+    cut,
     demo,
     doctor,
     federate,
@@ -24,6 +25,7 @@ from edge.cli import (
     sign,
     train,
     verify,
+    vertical,
 )
 from edge.cli.errors import guarded
 
@@ -33,11 +35,13 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "plan": plan.plan,
     "convert": convert.convert,
+    "cut": cut.cut,
     "inspect": inspect.inspect,
     "run": run.run,
     "verify": verify.verify,
     "bench": bench.bench,
     "federate": federate.federate,
+    "vertical": vertical.vertical,
     "keygen": sign.keygen,
     "sign": sign.sign,
     "push": push.push,

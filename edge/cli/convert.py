@@ -41,6 +41,7 @@ def convert(
     clip_norm: option.ClipNorm = None,
     batch_norm: option.BatchNorm = "frozen",
     second_order: option.SecondOrder = False,
+    slopes: option.Slopes = None,
     processing: option.Processing = None,
     state: option.State = None,
     integers: option.Integers = None,
@@ -62,16 +63,11 @@ def convert(
     training = None
     if trainable or lora:
         training = Training(
-            trainable=tuple(trainable or ()),
-            adapters=None if lora is None else _lora(lora),
-            loss=loss,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            clip_norm=clip_norm,
-            batch_norm=batch_norm,
+            trainable=tuple(trainable or ()), adapters=None if lora is None else _lora(lora), loss=loss,
+            optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay, clip_norm=clip_norm,
+            batch_norm=batch_norm, slopes=tuple(slopes or ()),
             signatures=(*USUAL, "curvature") if second_order else USUAL,
-        )
+        )  # fmt: skip
     else:
         _refuse_untrained(context)
     options = Options(mode=quantize, method=method, keep_float=tuple(keep_float or ()), io=io)
@@ -130,7 +126,9 @@ def _refuse_untrained(context: typer.Context) -> None:
             raise typer.BadParameter("only used with --trainable or --lora; both are missing", param_hint=flag)
 
 
-_FOR_TRAINING = ("loss", "optimizer", "learning_rate", "weight_decay", "clip_norm", "batch_norm", "second_order")
+_FOR_TRAINING = (
+    "loss", "optimizer", "learning_rate", "weight_decay", "clip_norm", "batch_norm", "second_order", "slopes",
+)  # fmt: skip
 
 
 def _lora(text: str) -> Lora:

@@ -124,7 +124,7 @@ LoraRank: TypeAlias = Annotated[
     ),
 ]
 Loss: TypeAlias = Annotated[
-    Literal["softmax_cross_entropy", "sigmoid_cross_entropy", "mse", "huber"],
+    Literal["softmax_cross_entropy", "sigmoid_cross_entropy", "mse", "huber", "inner_product"],
     typer.Option("--loss", help="Loss of the model's first output and the labels.", rich_help_panel=_TRAINING),
 ]
 Optimizer: TypeAlias = Annotated[
@@ -159,6 +159,15 @@ SecondOrder: TypeAlias = Annotated[
     typer.Option(
         "--second-order",
         help="Add products with the Hessian, for the federated algorithms maml and meta_sgd_exact.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Slopes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slopes",
+        metavar="INPUT",
+        help="Compute the loss's gradient by this input too, for `msedge vertical`; repeatable.",
         rich_help_panel=_TRAINING,
     ),
 ]

@@ -54,6 +54,10 @@ def federate(
         Path | None,
         typer.Option("--certificates", metavar="CA.crt", help="CA certificate of the SuperLink; without it: no TLS."),
     ] = None,
+    aggregator: Annotated[
+        Path | None,
+        typer.Option("--aggregator", metavar="SOCKET", help="With --superlink: add up for the server above it."),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="out.html", help="Write a report of the run as a page.")
     ] = None,
@@ -93,12 +97,15 @@ def federate(
         raise typer.BadParameter("expected exactly one of --simulate N and --superlink HOST:PORT")
     if certificates is not None and superlink is None:
         raise typer.BadParameter("only used with --superlink, which is missing", param_hint="--certificates")
+    if aggregator is not None and (superlink is None or resume):
+        why = "an aggregator has nothing to resume" if resume else "only used with --superlink, which is missing"
+        raise typer.BadParameter(why, param_hint="--aggregator")
     if superlink is not None and report is not None:
         raise typer.BadParameter("omit --report: the server writes report.json; --render makes the page from it")
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {str(report.parent)!r}; create it first", param_hint="--report")
     if superlink is not None:
-        _submit(config, superlink, certificates, resume, as_json)
+        _submit(config, superlink, certificates, resume, aggregator, as_json)
     else:
         _simulate(config, simulate or 0, resume, report, as_json)
 
@@ -153,7 +160,9 @@ def _accuracy(survey: Mapping[str, Any] | None) -> str:
     return "" if summary is None else f"{summary['accuracy_before']['mean'] + 0.0:.3f}"
 
 
-def _submit(config: Path, superlink: str, certificates: Path | None, resume: bool, as_json: bool) -> None:
+def _submit(
+    config: Path, superlink: str, certificates: Path | None, resume: bool, aggregator: Path | None, as_json: bool
+) -> None:
     """Submit the run; Flower shows the ServerApp's log, one line of JSON per round."""
     from federated.config import read
     from federated.readiness import check
@@ -162,13 +171,14 @@ def _submit(config: Path, superlink: str, certificates: Path | None, resume: boo
     from lite_runtime import bundle
 
     if (other := of_file(config)) is not None:
-        _refuse_for(other, resume, None)
+        _refuse_for(other, resume, None, aggregator)
     else:
         words = read(config)
         check(words, bundle.read(words.path(words.model.bundle)))  # refused now, not by the ServerApp
     if certificates is None:
         say("warning: without --certificates the SuperLink is not authenticated and the connection is not encrypted")
-    submit(config, superlink, certificates=certificates, resume=resume, log=sys.stderr if as_json else None)
+    log = sys.stderr if as_json else None
+    submit(config, superlink, certificates=certificates, resume=resume, aggregator=aggregator or "", log=log)
     if as_json:
         emit({"config": str(config), "superlink": superlink, "exit_code": 0})
 
@@ -197,9 +207,13 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
         _print(made)
 
 
-def _refuse_for(other: Run, resume: bool, page: Path | None) -> None:
+def _refuse_for(other: Run, resume: bool, page: Path | None, aggregator: Path | None = None) -> None:
     """Refuse the options that such a run does not have."""
-    for option, given in (("--resume", resume and other.kind == "analytics"), ("--report", page is not None)):
+    for option, given in (
+        ("--resume", resume and other.kind == "analytics"),
+        ("--report", page is not None),
+        ("--aggregator", aggregator is not None),
+    ):
         if given:
             raise typer.BadParameter(f"not used for a run of [{other.kind}]; omit it", param_hint=option)
 

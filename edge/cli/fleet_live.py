@@ -121,6 +121,8 @@ def _troubles(row: Row) -> Iterator[str]:
         yield f"{row['silent']} did not answer"
     if row.get("limited"):
         yield "limited " + ", ".join(f"{count} {what}" for what, count in row["limited"].items())
+    if row.get("lost_aggregators"):
+        yield f"{len(row['lost_aggregators'])} aggregators handed up nothing"
     for name, survey in row.get("evaluation", {}).items():
         if survey.get("diverged"):
             yield f"{len(survey['diverged'])} {NAMES[name]} diverged"

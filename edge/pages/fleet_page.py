@@ -133,6 +133,7 @@ def _refused(report: Report) -> str:
         **{f"turned away: {reason}": count for reason, count in report["turned_away"].items()},
         **report["refused"],
         **{f"cut to limits.influence: {what}": count for what, count in report.get("limited", {}).items()},
+        "lost with their aggregator": sum(row.get("lost_devices", 0) for row in report["rows"]),
         **{f"lost evaluation: {reason}": count for reason, count in report.get("lost_evaluations", {}).items()},
         "silent until the deadline": sum(max(0, row["silent"]) for row in report["rows"]),
         "diverged in an evaluation": sum(len(survey.get("diverged", ())) for survey in surveys),

@@ -77,21 +77,32 @@ class Deployment:
 
     def add_node(self, device: str, bundle: Path | str, data: Path) -> subprocess.Popen[bytes]:
         """Register a key and start its node. `bundle` "": a device that answers questions and grows trees only."""
-        at = len(self.nodes)
-        key = node_key(self.keys, f"node-{at}")
-        self.flwr("supernode", "register", key.with_suffix(".pub"), "fleet")
-        return self.start_node(at, device, bundle, data)
+        return self.start_node(self._registered(), device, bundle, data)
+
+    def add_aggregator(self, socket: Path) -> subprocess.Popen[bytes]:
+        """Register a key, and start the node that passes orders to the aggregator at this socket."""
+        return self._start_node(self._registered(), socket.stem, {"aggregator": socket})
 
     def start_node(self, at: int, device: str, bundle: Path | str, data: Path) -> subprocess.Popen[bytes]:
         """Start node number `at`, or start it again."""
         words = {"device": device, "bundle": bundle, "data": data, "state": self.folder / f"{device}.state"}
+        return self._start_node(at, device, words)
+
+    def _registered(self) -> int:
+        """Make and register the next node's key; returns the node's number."""
+        at = len(self.nodes)
+        key = node_key(self.keys, f"node-{at}")
+        self.flwr("supernode", "register", key.with_suffix(".pub"), "fleet")
+        return at
+
+    def _start_node(self, at: int, name: str, words: Mapping[str, Path | str]) -> subprocess.Popen[bytes]:
         # Started again when it ends: a SuperLink refuses a node that was killed for a minute.
         program: list[str | Path] = [sys.executable, "-m", "federated.transport.node"]
         program += ["--superlink", self.address, "--port", str(free_port())]
         program += ["--root-certificates", self.keys / "ca.crt"]
         program += ["--auth-supernode-private-key", self.keys / f"node-{at}"]
         program += ["--node-config", " ".join(f"{key}='{value}'" for key, value in words.items())]
-        process = self._start(device, program, self.environment)
+        process = self._start(name, program, self.environment)
         self.nodes[at:] = [process, *self.nodes[at + 1 :]]
         return process
 

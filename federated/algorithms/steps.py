@@ -34,6 +34,10 @@ def descend(
     """SGD over batches [steps, n, ...]; `rate`: a number, or a tree with a rate for every element. `pull(params)`: a
     tree added to each gradient, the gradient of a penalty. `summed`: sum the gradients without it. `momentum`: v <-
     momentum * v + g, and v in place of g (Polyak 1964), from v = 0."""
+    plain = pull is None and not summed and not tree.is_on(momentum)
+    whole = getattr(learner, "descend", None) if plain else None
+    if whole is not None and (found := whole(params, batches, rate)) is not None:
+        return Descent(found[0], found[1], (), {})
 
     def step(carry: tuple[Tree, Tree, Tree], batch: Batch) -> tuple[tuple[Tree, Tree, Tree], Any]:
         params, gradients, velocity = carry

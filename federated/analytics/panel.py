@@ -28,8 +28,9 @@ from federated.privacy.accountant import Accountant
 from federated.privacy.noise import NoiseSource, SecureSource
 from federated.privacy.secure import SecureServer, Terms
 from federated.privacy.secure.identity import who
-from federated.server.conduct import Exchange, gather, quoted
+from federated.server.conduct import quoted
 from federated.server.federation import MOST_DETAILS, Member, admit, described
+from federated.server.gathering import Exchange, gather
 from federated.server.replies import Expected, Failure, Refused, read_answer, read_hello, read_secure
 from federated.tree import Array
 

@@ -15,7 +15,7 @@ from federated.analytics.dyadic import consistent, quantile
 from federated.analytics.panel import Panel, Total
 from federated.analytics.prefixes import Prefixes, search
 from federated.errors import FederatedError
-from federated.server.conduct import Exchange
+from federated.server.gathering import Exchange
 from lite_runtime._files import write_atomically
 
 __all__ = ["run"]

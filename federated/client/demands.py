@@ -60,6 +60,8 @@ class Demands(Table, frozen=True):
 
     def check(self, privacy: Privacy, multiplier: float) -> None:
         """Raises FederatedError if a message that asks for an update offers less."""
+        if self == NOTHING:
+            return
         noise = multiplier if privacy.noise != "none" else 0.0
         clip = privacy.clip or math.inf
         offers = [
@@ -146,3 +148,6 @@ class Demands(Table, frozen=True):
                 f"this device's owner demands least_devices: expected a sum of {self.least_devices} devices or more, "
                 f"got one that may be of {fewest}"
             )
+
+
+NOTHING = Demands()

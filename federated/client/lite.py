@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ import numpy as np
 
 import lite_runtime
 from federated import tree
+from federated.client.loops import Loop
 from federated.errors import FederatedError
 from federated.learner import Batch, Evaluation, Gradient, sgd
 from federated.tree import Array, Tree
@@ -22,7 +24,7 @@ Carry = TypeVar("Carry")
 
 CHUNK = 256
 """Examples that `evaluate` processes at once, which bounds its memory."""
-PREFIX, LABELS = "grad/", "labels"
+PREFIX, SLOPE, LABELS, PREDICT = "grad/", "slope/", "labels", "predict"
 NEEDED = ("gradients", "evaluate")
 CURVATURE, ALONG, CURVE = "curvature", "along/", "curve/"
 
@@ -34,9 +36,12 @@ class LiteLearner:
     `source`, `threads`, `backend`: as for `lite_runtime.load`. Parameters are the arrays with gradients, statistics
     those that `gradients` writes. An algorithm uses new parameters in every call, so the bundle's state is passed as
     inputs and outputs of its graphs: nothing is loaded, swapped or packed between two calls, and calls are independent.
+    `outputs`: whether the model's outputs are wanted too.
     """
 
-    def __init__(self, source: bundle.Source, *, threads: int = 1, backend: str = "auto") -> None:
+    def __init__(
+        self, source: bundle.Source, *, threads: int = 1, backend: str = "auto", outputs: bool = False
+    ) -> None:
         held = bundle.read(source)
         if missing := [name for name in NEEDED if name not in held.uses]:
             raise FederatedError(
@@ -45,17 +50,25 @@ class LiteLearner:
             )
         self.second_order = CURVATURE in held.uses
         """Whether `meta_gradient` is available: the bundle has the signature `curvature`."""
-        used = (*NEEDED, CURVATURE) if self.second_order else NEEDED
+        used = (*NEEDED, *((CURVATURE,) if self.second_order else ()), *((PREDICT,) if outputs else ()))
         graphs = {name: held.signatures[name] for name in used}
         self._model = lite_runtime.load(bundle.write(None, graphs), threads=threads, backend=backend)
         self._reads = {name: held.uses[name].reads for name in used}
         self._labels = numpy_dtype(next(v.dtype for v in graphs["gradients"].inputs if v.name == LABELS))
-        outputs = [value.name for value in graphs["gradients"].outputs]
-        self._grads = {name: name.removeprefix(PREFIX) for name in outputs if name.startswith(PREFIX)}
+        outputs_ = [value.name for value in graphs["gradients"].outputs]
+        self._grads = {name: name.removeprefix(PREFIX) for name in outputs_ if name.startswith(PREFIX)}
+        self._shapes = {
+            value.name: tuple(side if isinstance(side, int) else 0 for side in value.shape or ())
+            for value in graphs["gradients"].inputs
+        }
+        self._types = {value.name: numpy_dtype(value.dtype) for value in graphs["gradients"].inputs}
+        self._slopes = {name: name.removeprefix(SLOPE) for name in outputs_ if name.startswith(SLOPE)}
         self._statistics = held.uses["gradients"].writes
         moving = (*self._grads.values(), *self._statistics.values())
         self._params = {name: held.state[name] for name in moving}
         self._fixed = {name: value for name, value in held.state.items() if name not in self._params}
+        self._loops: dict[Hashable, Loop | None] = {}
+        self._lock = Lock()
 
     @property
     def classifies(self) -> bool:
@@ -69,9 +82,27 @@ class LiteLearner:
 
     def gradient(self, params: Tree, batch: Batch) -> Gradient:
         """See `federated.learner.Learner`."""
+        return self.slopes(params, batch)[0]
+
+    def slopes(self, params: Tree, batch: Batch) -> tuple[Gradient, dict[str, Array]]:
+        """The gradient, and the loss's gradients with respect to the inputs that the bundle was converted for."""
         found = self._ask("gradients", params, batch)
         grads = {name: found[output] for output, name in self._grads.items()}
-        return Gradient(found["loss"], grads, {name: found[output] for output, name in self._statistics.items()})
+        moved = {name: found[output] for output, name in self._statistics.items()}
+        return Gradient(found["loss"], grads, moved), {name: found[output] for output, name in self._slopes.items()}
+
+    @property
+    def slope_names(self) -> tuple[str, ...]:
+        """The inputs that `slopes` is about."""
+        return tuple(self._slopes.values())
+
+    def input_shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an input, with 0 for its open dimensions. KeyError for another name."""
+        return self._shapes[name]
+
+    def outputs(self, params: Tree, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The model's outputs by name, in inference form; needs `outputs` when it was made."""
+        return self._model.run({**inputs, **self._state(PREDICT, params)}, PREDICT)
 
     def meta_gradient(self, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
         """See `federated.learner.Learner`. Backwards through the steps: the Jacobian of params - rates * gradient is
@@ -112,6 +143,36 @@ class LiteLearner:
             examples += count
         return Evaluation(np.float32(loss), correct, examples)
 
+    def descend(
+        self, params: Tree, batches: Batch, rate: float, pool: Batch | None = None
+    ) -> tuple[dict[str, Array], Array] | None:
+        """See `federated.learner.Descends`."""
+        if self._statistics or type(rate) is not float or params.keys() != self._params.keys():
+            return None
+        key = self._shapes_of(batches, pool)
+        if key is None or not self._lock.acquire(blocking=False):
+            return None  # another thread has the arrays
+        try:
+            if key not in self._loops:
+                self._loops[key] = self._loop(key)
+            loop = self._loops[key]
+            return None if loop is None else loop.descend(params, batches, rate, pool)
+        finally:
+            self._lock.release()
+
+    def _shapes_of(self, batches: Batch, pool: Batch | None) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
+        """Name and shape of what a step reads; None if types would have to change."""
+        held = batches if pool is None else pool
+        first = () if pool is None else batches.labels.shape[1:]
+        if any(self._types.get(name) != values.dtype for name, values in (*held.inputs.items(), (LABELS, held.labels))):
+            return None
+        return (*((name, (*first, *values.shape[1:])) for name, values in held.inputs.items()),
+                (LABELS, (*first, *held.labels.shape[1:])))  # fmt: skip
+
+    def _loop(self, sizes: tuple[tuple[str, tuple[int, ...]], ...]) -> Loop | None:
+        made = Loop(self._model, dict(sizes), self._reads["gradients"], self._grads, self._fixed)
+        return made if made.fixed else None
+
     def scan(
         self, step: Callable[[Carry, Batch], tuple[Carry, Any]], carry: Carry, batches: Batch
     ) -> tuple[Carry, Any]:
@@ -123,10 +184,12 @@ class LiteLearner:
         return carry, stacked(outs)
 
     def _ask(self, signature: str, params: Tree, batch: Batch, more: Tree = MappingProxyType({})) -> dict[str, Array]:
-        reads = self._reads[signature].items()
-        state = {name: params[read] if read in params else self._fixed[read] for name, read in reads}
         labels = np.asarray(batch.labels, self._labels)
-        return self._model.run({**batch.inputs, LABELS: labels, **state, **more}, signature)
+        return self._model.run({**batch.inputs, LABELS: labels, **self._state(signature, params), **more}, signature)
+
+    def _state(self, signature: str, params: Tree) -> dict[str, Array]:
+        reads = self._reads[signature].items()
+        return {name: params[read] if read in params else self._fixed[read] for name, read in reads}
 
 
 def _at(batches: Batch, i: int) -> Batch:

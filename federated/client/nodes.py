@@ -1,8 +1,9 @@
-"""The device of a node, read from the node's configuration (`flower-supernode --node-config`)."""
+"""The device or the aggregator of a node, read from the node's configuration (`flower-supernode --node-config`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from federated.client.demands import Demands
@@ -14,9 +15,10 @@ from federated.data import own
 from federated.errors import FederatedError
 from federated.learner import NO_MODEL
 from federated.server.store import CONSENTS
+from federated.transport.channel import Channel
 from lite_runtime import bundle
 
-__all__ = ["device_from"]
+__all__ = ["Uplink", "device_from", "node_from"]
 
 KEYS = {
     "device": "the device's name, the same after a restart",
@@ -26,6 +28,27 @@ KEYS = {
 }
 ARRAYS = {"labels": "labels", "owners": "device"}
 """Keys that may be left out: the names of arrays in `data`, of the labels and of each example's device."""
+
+
+@dataclass
+class Uplink:
+    """An aggregator that runs as another process of this machine and listens at a socket."""
+
+    socket: str
+
+    def answer(self, message: bytes) -> bytes:
+        """Its answer. Raises FederatedError if it does not listen, or ends before it has answered."""
+        with Channel(self.socket) as channel:
+            return channel.ask(message)
+
+
+def node_from(words: Mapping[str, object]) -> Device | Uplink:
+    """The device, or with `aggregator` the way to an aggregator. Raises FederatedError as `device_from` does."""
+    if "aggregator" not in words:
+        return device_from(words)
+    if others := sorted(words.keys() - {"aggregator"}):
+        raise FederatedError(f"--node-config: expected aggregator alone, got {', '.join(others)} as well")
+    return Uplink(str(words["aggregator"]))
 
 
 def device_from(words: Mapping[str, object]) -> Device:

@@ -15,20 +15,23 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from federated import tree
-from federated.codec import Codec
+from federated.codec import Codec, Spec
 from federated.codec.codec import Difference
 from federated.codec.mask import Mask
 from federated.codec.signds import SignDS
 from federated.codec.topk import TopK
 from federated.errors import FederatedError
+from federated.exact import ExactSum
 from federated.privacy.accountant import Accountant, noise_for
 from federated.privacy.clipping import AdaptiveBound, Clip, FlatClip, LayerClip
 from federated.privacy.noise import GaussianNoise, NoiseSource
 from federated.privacy.secure import FixedPoint, lowest_threshold
 from federated.robust import Aggregate, Aggregator, Mean, aggregator_from
+from federated.robust.aggregators import mean_of
 from federated.tables import NotNegative, Reader, Share, Table
 from federated.tree import Tree
 
@@ -92,7 +95,8 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True)
 class Transforms:
-    """A run's update transforms. `asynchronous`: asynchronous rounds; `compensate`: rare answers get more weight.
+    """A run's update transforms. `asynchronous`: asynchronous rounds; `compensate`: rare answers get more weight;
+    `aggregators`: several servers add up.
 
     Raises FederatedError for combinations that exclude each other, with the reason.
     """
@@ -102,6 +106,7 @@ class Transforms:
     rule: Aggregator = field(default_factory=Mean)
     asynchronous: bool = False
     compensate: bool = False
+    aggregators: bool = False
 
     @classmethod
     def of(
@@ -112,11 +117,12 @@ class Transforms:
         *,
         asynchronous: bool = False,
         compensate: bool = False,
+        aggregators: bool = False,
     ) -> Transforms:
         """From a file's `codec.up` and its sections [privacy] and [robust] (`rule` and its parameters)."""
         words = dict(robust or {})
         rule = aggregator_from(str(words.pop("rule", "mean")), words)
-        return cls(Codec.parse(up), Privacy.of(privacy or {}), rule, asynchronous, compensate)
+        return cls(Codec.parse(up), Privacy.of(privacy or {}), rule, asynchronous, compensate, aggregators)
 
     def __post_init__(self) -> None:
         wrong = [
@@ -154,6 +160,8 @@ class Transforms:
             "a robust rule": not isinstance(self.rule, Mean),
             "asynchronous rounds": self.asynchronous,
             "compensate": self.compensate,
+            "aggregators": self.aggregators,
+            "a rule that compares updates": not self.rule.adds,
         }
         return frozenset(name for name, there in present.items() if there)
 
@@ -195,15 +203,34 @@ class Transforms:
         multiplier: float = 0.0,
         expected: float | None = None,
     ) -> Aggregate:
-        """On the server: the aggregate of decoded updates, with central noise of this multiplier if there is any.
+        """On the server: the aggregate of decoded updates, at least one. The rest as for `mean`."""
+        if not self.rule.adds:
+            return self.rule(updates, weights)
+        total = self.summed(updates, weights)
+        return Aggregate(self.mean(total, Spec.of(updates[0]), len(updates), source, multiplier, expected), ())
+
+    def summed(self, updates: Sequence[Tree], weights: Sequence[float]) -> ExactSum:
+        """On the server, with a rule that adds: the sum [size + 1] of decoded updates times their weights, and of the
+        weights, last.
 
         Under central noise updates are clipped once more: a codec may have lengthened them, or a device lied.
-        `expected`: under Poisson sampling, the expected number of devices, by which the sum is divided.
         """
         if self.clip is None or self.privacy.noise != "central":
-            return self.rule(updates, weights)
-        clipped = self.rule([self.clip(update).tree for update in updates], [1.0] * len(updates))
-        return clipped._replace(tree=self.add_noise(clipped.tree, len(updates), source, multiplier, expected))
+            return self.rule.summed(updates, weights)
+        return self.rule.summed([self.clip(update).tree for update in updates], [1.0] * len(updates))
+
+    def mean(
+        self,
+        total: ExactSum,
+        spec: Spec,
+        devices: int,
+        source: NoiseSource,
+        multiplier: float = 0.0,
+        expected: float | None = None,
+    ) -> Tree:
+        """The mean from such a sum over this many devices, perhaps none, with central noise of this multiplier if there
+        is any. `expected`: under Poisson sampling, the expected number of devices, by which the sum is divided."""
+        return self.add_noise(spec.unflatten(mean_of(total).astype(np.float32)), devices, source, multiplier, expected)
 
     def add_noise(
         self, mean: Tree, devices: int, source: NoiseSource, multiplier: float, expected: float | None = None
@@ -286,6 +313,12 @@ EXCLUDES = (
     ("local noise", "signds", "signds is private by itself; noise before it adds nothing to its guarantee"),
     ("local noise", "an adaptive bound", "each device would show whether its update was within the bound"),
     ("a robust rule", "asynchronous rounds", "distances between updates to different versions show who is late"),
+    (
+        "aggregators",
+        "a rule that compares updates",
+        "no server has all updates; the mean and norm_bound with a bound of its own add up",
+    ),
+    ("aggregators", "asynchronous rounds", "partial sums belong to one version of the model"),
     ("an adaptive bound", "asynchronous rounds", "updates were clipped to the bounds of different versions"),
     ("an adaptive bound", "clipping by layer", "the bound follows the norm of whole updates"),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,8 +20,9 @@ import numpy as np
 from federated import tree
 from federated.errors import FederatedError
 from federated.server import rounds
-from federated.server.conduct import After, Exchange, Watch, finish, look_first, meet, owed, quoted
+from federated.server.conduct import After, Watch, finish, look_first, meet, owed, quoted
 from federated.server.federation import MOST_DETAILS, Federation, described, told
+from federated.server.gathering import Exchange
 from federated.server.replies import Expected, Failure, Received, Refused
 
 __all__ = ["Buffered", "conduct_async", "discount"]
@@ -126,12 +127,12 @@ class Buffered:
     def step(self) -> dict[str, Any]:
         """Learn from the buffer; returns the report's row."""
         federation, config = self.federation, self.federation.config.buffer
-        self._refuse_outliers()
         scaled = []
         for each, late in self.buffer:
             payload = tree.scale(each.payload, np.float32(discount(late, config.exponent)))
             scaled.append(replace(each, payload=payload))
         limited = federation.limited(scaled)
+        self._refuse(limited.refused)
         self.details += limited.details()
         row = {
             "round": federation.round + 1,
@@ -154,9 +155,8 @@ class Buffered:
         self.asked = self.bytes_down = self.bytes_up = 0
         return row
 
-    def _refuse_outliers(self) -> None:
+    def _refuse(self, found: Mapping[str, Refused]) -> None:
         """The step is then made by the others: fewer than half of the buffer can be outliers."""
-        found = self.federation.outliers([each for each, _ in self.buffer])
         for name, refused in found.items():
             self.refused[refused.reason] += 1
             self.details.append(described(name, refused))

@@ -30,7 +30,8 @@ __all__ = ["load", "save"]
 
 VERSION = 3
 _FREE = ("gate", "history", "report", "state", "sync")
-_MAY_CHANGE = {"rounds": ("count", "deadline", "attempts", "minimum", "quorum"), "evaluation": ("every",)}
+_MAY_CHANGE = {"rounds": ("count", "deadline", "attempts", "minimum", "quorum"), "evaluation": ("every",),
+               "hierarchy": ("quorum", "deadline")}  # fmt: skip
 """What a resumed run may change: whole sections, and keys of others."""
 
 

@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from federated.errors import FederatedError
+from federated.hierarchy import branch
+from federated.hierarchy.branch import Branch
+from federated.hierarchy.partial import Partial
 from federated.server import checkpoint, history
-from federated.server.federation import Federation, Round
-from federated.server.replies import Failure
+from federated.server.federation import Federation, Round, Survey
+from federated.server.gathering import Exchange, gather
 from federated.server.secure_round import SecureRound
 
-__all__ = ["After", "Exchange", "conduct", "finish", "gather", "look_first", "meet", "owed", "quoted"]
+__all__ = ["After", "conduct", "finish", "look_first", "meet", "owed", "quoted", "secure_sum", "survey"]
 
 Watch = Callable[[dict[str, Any]], None]
-
-
-class Exchange(Protocol):
-    """The transport of messages. It has its own clock: a simulation's time need not be real time."""
-
-    def nodes(self) -> Collection[int]:
-        """Nodes that are present now."""
-
-    def send(self, kind: str, messages: Mapping[int, bytes]) -> dict[str, int]:
-        """Send messages to nodes; returns a ticket for each that could be sent, with its node."""
-
-    def poll(self, tickets: Collection[str]) -> Iterator[tuple[str, bytes | Failure]]:
-        """Replies for these tickets that arrived and were not taken before. In a simulation a device works when its
-        reply is taken."""
-
-    def now(self) -> float:
-        """Seconds since some moment; monotonic."""
-
-    def wait(self, seconds: float) -> None:
-        """Wait at most this long."""
-
-
-class Carried(NamedTuple):
-    """The bytes sent to devices and received from them."""
-
-    bytes_down: int
-    bytes_up: int
 
 
 After = Callable[[Exchange, Collection[int]], dict[str, Any]]
@@ -68,20 +44,28 @@ def conduct(
     while not federation.done:
         begun = exchange.now()
         nodes = meet(federation, exchange)
-        attempt = federation.open(nodes)
+        attempt = Branch.open(federation, nodes) if federation.branching else federation.open(nodes)
         _keep(federation, attempt, keep)
-        row = _secure(attempt, exchange) if federation.transforms.privacy.secure else _plain(attempt, exchange)
+        row = _learn(attempt, exchange)
         finish(federation, exchange, nodes, begun, keep=keep, watch=watch, after=after)
         failures = 0 if row["counted"] else failures + 1
         if failures >= rounds.attempts:
             raise FederatedError(
-                f"round {attempt.number}: {row['answered']} of {row['asked']} devices answered, expected "
-                f"{attempt.quorum}, {failures} times in a row; "
+                f"round {attempt.number}: {attempt.outcome(row)}, {failures} times in a row; "
                 f"refused: {row['refused'] or 'none'}{quoted(row['details'])}"
             )
+    if federation.branching:
+        branch.end(federation, exchange)
 
 
-def _keep(federation: Federation, attempt: Round, keep: str | os.PathLike[str] | None) -> None:
+def _learn(attempt: Round | Branch, exchange: Exchange) -> dict[str, Any]:
+    """Do the round; returns the report's row."""
+    if isinstance(attempt, Branch):
+        return attempt.learn(exchange)
+    return _secure(attempt, exchange) if attempt.federation.transforms.privacy.secure else _plain(attempt, exchange)
+
+
+def _keep(federation: Federation, attempt: Round | Branch, keep: str | os.PathLike[str] | None) -> None:
     """Save what a resumed server must know even if this attempt is lost: a secure round is not asked for again, and
     noise that devices have sent is charged."""
     secure, local = federation.transforms.privacy.secure, federation.transforms.privacy.noise == "local"
@@ -170,12 +154,23 @@ def _plain(attempt: Round, exchange: Exchange) -> dict[str, Any]:
 
 
 def _secure(attempt: Round, exchange: Exchange) -> dict[str, Any]:
-    """Four or five exchanges, each with the round's deadline."""
+    """A secure sum, and a step from it."""
+    part = secure_sum(attempt, exchange)
+    if part is not None:
+        attempt.federation.learn(part)
+    else:
+        attempt.federation.fail()
+    return attempt.row(part is not None, part.devices if part else 0, ())
+
+
+def secure_sum(attempt: Round, exchange: Exchange) -> Partial | None:
+    """Four or five exchanges, each with the round's deadline; None if no sum was opened."""
+    federation = attempt.federation
     if not attempt.asked:
-        return attempt.close()
+        return federation.partial([], attempt.there)
     if len(attempt.asked) < 2:
         attempt.details.append("a secure sum needs at least two devices: a sum over one device would be its update")
-        return attempt.close()
+        return None
     secure = SecureRound(attempt)
     for stage in secure.stages:
         try:
@@ -184,11 +179,10 @@ def _secure(attempt: Round, exchange: Exchange) -> dict[str, Any]:
             secure.failed = str(error)
             break
         kind = "train" if stage == "train" else "query"
-        deadline = attempt.federation.config.rounds.deadline
-        found = gather(exchange, kind, messages, deadline, partial(secure.take, stage=stage))
+        found = gather(exchange, kind, messages, federation.config.rounds.deadline, partial(secure.take, stage=stage))
         attempt.bytes_down += found.bytes_down
         attempt.bytes_up += found.bytes_up
-    return secure.close()
+    return secure.opened()
 
 
 def evaluate(
@@ -196,18 +190,27 @@ def evaluate(
 ) -> dict[str, Any]:
     """Ask devices how good the model is; returns a summary for those that train and one for the held-out ones. Its
     bytes are added to the round's `row`."""
+    asked = branch.survey if federation.branching else survey
     found = {}
-    for survey in federation.survey(nodes):
-        deadline = federation.config.rounds.deadline
-        carried = gather(exchange, "evaluate", survey.messages(), deadline, survey.take)
-        row["bytes_down"] += carried.bytes_down
-        row["bytes_up"] += carried.bytes_up
-        found["held_out" if survey.held_out else "training"] = survey.close()
+    for each in asked(federation, exchange, nodes, federation.config.evaluation.devices):
+        row["bytes_down"] += each.bytes_down
+        row["bytes_up"] += each.bytes_up
+        found["held_out" if each.held_out else "training"] = each.close()
+    return found
+
+
+def survey(federation: Federation, exchange: Exchange, nodes: Collection[int], most: int) -> list[Survey]:
+    """Ask at most so many devices of each kind how good the model is."""
+    found = federation.survey(nodes, most)
+    for each in found:
+        carried = gather(exchange, "evaluate", each.messages(), federation.config.rounds.deadline, each.take)
+        each.bytes_down, each.bytes_up = carried
     return found
 
 
 def meet(federation: Federation, exchange: Exchange) -> Collection[int]:
-    """Greet new nodes, and wait for `rounds.minimum` devices; returns the nodes that are present."""
+    """Greet new nodes, and wait for `rounds.minimum` devices, or the aggregators; returns the nodes that are present.
+    """
     rounds = federation.config.rounds
     until = exchange.now() + rounds.deadline
     turned_away: set[int] = set()
@@ -219,33 +222,6 @@ def meet(federation: Federation, exchange: Exchange) -> Collection[int]:
             messages = dict.fromkeys(strangers, federation.hello())
             gather(exchange, "query", messages, max(0.0, until - exchange.now()), take)
             turned_away |= set(federation.strangers(nodes))
-        if len(federation.present(nodes)) >= rounds.minimum or exchange.now() >= until:
+        if len(federation.present(nodes)) >= federation.awaited or exchange.now() >= until:
             return nodes
         exchange.wait(1.0)
-
-
-def gather(
-    exchange: Exchange,
-    kind: str,
-    messages: Mapping[int, bytes],
-    deadline: float,
-    take: Callable[[int, bytes | Failure], bytes | None],
-) -> Carried:
-    """Send to all, and process replies until all have answered or the deadline has passed. What `take` returns is sent
-    to that node, and another reply is expected."""
-    until = exchange.now() + deadline
-    open_ = exchange.send(kind, messages)
-    down, up = sum(map(len, messages.values())), 0
-    while open_:
-        for ticket, reply in exchange.poll(list(open_)):
-            up += 0 if isinstance(reply, Failure) else len(reply)
-            node = open_.pop(ticket)
-            again = take(node, reply)
-            if again is not None:
-                down += len(again)
-                open_ |= exchange.send(kind, {node: again})
-        left = until - exchange.now()
-        if not open_ or left <= 0:
-            break
-        exchange.wait(min(left, 0.25))
-    return Carried(down, up)

@@ -11,7 +11,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,13 +25,15 @@ from federated.codec import Codec, Spec
 from federated.config import Config
 from federated.errors import FederatedError
 from federated.evaluation import WIDEST, Score, noisy_summary, plain, summarise
+from federated.exact import ExactSum
+from federated.hierarchy.partial import Partial
 from federated.messages.downlink import Downlink
 from federated.messages.packed import pack
 from federated.messages.transforms import Transforms
 from federated.privacy.accountant import Accountant
 from federated.privacy.noise import NoiseSource, SecureSource
 from federated.server import rounds
-from federated.server.influence import Limited, limit, outliers
+from federated.server.influence import Bounds, Limited, bounds, limit
 from federated.server.replies import (
     Expected,
     Failure,
@@ -40,11 +42,13 @@ from federated.server.replies import (
     Refused,
     read_evaluation,
     read_hello,
+    read_score,
+    read_share,
     read_shares,
     read_update,
 )
 from federated.server.template import payload_spec
-from federated.tree import Tree
+from federated.tree import Array, Tree
 
 __all__ = ["MOST_DETAILS", "Earlier", "Federation", "Member", "Round", "Start", "Survey", "admit", "described"]
 
@@ -260,15 +264,29 @@ class Federation:
         greeted = {member.node for name, member in self.members.items() if name not in self.again}
         return sorted(set(nodes) - greeted)
 
+    @property
+    def branching(self) -> bool:
+        """Whether aggregators answer to this server; otherwise devices do."""
+        return bool(self.config.hierarchy.aggregators)
+
+    @property
+    def awaited(self) -> int:
+        """How many nodes must be there before a round begins."""
+        return self.config.hierarchy.aggregators[0] if self.branching else self.config.rounds.minimum
+
     def hello(self) -> bytes:
         """The message to new nodes."""
         private = self.transforms.privacy.noise != "none"
-        return pack({"version": VERSION, "kind": "hello", "run": self.run, "private": private}, {})
+        words = {"version": VERSION, "kind": "hello", "run": self.run, "private": private}
+        if self.branching:
+            words["levels"] = len(self.config.hierarchy.aggregators) - 1
+        return pack(words, {})
 
     def welcome(self, node: int, reply: bytes | Failure, nodes: Collection[int]) -> None:
         """Admit a new node, or count the reason for refusing it."""
         try:
-            found = read_hello(reply, self.run, self.start.bundle, self.config.limits)
+            levels = len(self.config.hierarchy.aggregators)
+            found = read_hello(reply, self.run, self.start.bundle, self.config.limits, levels)
             admit(self.members, node, found, nodes)
         except Refused as refused:
             self.turned_away[refused.reason] += 1
@@ -278,8 +296,9 @@ class Federation:
         self.again.discard(found.device)
 
     def present(self, nodes: Collection[int], *, held_out: bool = False) -> dict[str, int]:
-        """Members that are present, by name: those that train, or the held-out ones."""
-        apart = rounds.held_out(sorted(self.members), self.config.evaluation.held_out, self.config.rounds.seed)
+        """Members that are present, by name: those that train, or the held-out ones. Aggregators train."""
+        share = 0.0 if self.branching else self.config.evaluation.held_out
+        apart = rounds.held_out(sorted(self.members), share, self.config.rounds.seed)
         return {
             name: member.node
             for name, member in sorted(self.members.items())
@@ -386,17 +405,18 @@ class Federation:
             chosen = rounds.choose(there, count, config.seed, number, self.attempt)
         for name in chosen:
             self.members[name].asked += 1
-        self._promise()
+        self.promise()
         return Round(self, number, {there[name]: name for name in chosen}, want, len(there))
 
-    def survey(self, nodes: Collection[int]) -> list[Survey]:
-        """The devices to evaluate after the last round: some that train, some held-out ones."""
+    def survey(self, nodes: Collection[int], most: int | None = None) -> list[Survey]:
+        """The devices to evaluate after the last round: at most so many that train, and as many held-out ones (None:
+        `evaluation.devices`)."""
         config = self.config
         surveys = []
         for held_out in (False, True):
             there = self.present(nodes, held_out=held_out)
             if there:
-                count = min(len(there), config.evaluation.devices)
+                count = min(len(there), config.evaluation.devices if most is None else most)
                 chosen = rounds.choose(there, count, config.rounds.seed, self.round)
                 words = {key: getattr(config.evaluation, key) for key in ("support", "steps", "batch")}
                 words["lowest"] = self.lowest
@@ -414,36 +434,45 @@ class Federation:
         return bool(every) and (self.round % every == 0 or self.done)
 
     def advance(self, received: Sequence[tuple[Received, float]], there: int) -> tuple[str, ...]:
-        """One step of the server from updates with weights, which are combined in the order of their devices' names.
-        `there`: how many devices could have taken part. Returns the names that the robust rule excluded."""
+        """One step of the server from updates with weights. `there`: how many devices could have taken part. Returns
+        the names that the robust rule excluded."""
+        if self.payload is None or self.transforms.rule.adds:
+            self.learn(self.partial(received, there))
+            return ()
         ordered = sorted(received, key=lambda each: each[0].device)
-        transforms = self.transforms
-        mean: Tree = {}
-        left_out: tuple[int, ...] = ()
-        if self.payload is not None:
-            expected = self.expected(there)
-            multiplier = transforms.update_multiplier(self.multiplier)
-            payloads, weights = [each.payload for each, _ in ordered], [weight for _, weight in ordered]
-            if ordered:
-                mean, left_out = transforms.combine(payloads, weights, self.source, multiplier, expected)
-            else:  # nobody was drawn: noise alone, as in every round, so that it does not show
-                nothing = self.payload.unflatten(np.zeros(self.payload.size, np.float32))
-                mean = transforms.add_noise(nothing, 0, self.source, multiplier, expected)
-            within = sum(each.within for each, _ in ordered)
-            normal = float(self.source.normal(1)[0]) if transforms.privacy.adaptive else 0.0
-            self.bound = transforms.next(within, max(1, len(ordered)), normal).privacy.clip
-        self.step(mean, len(ordered) / there)
+        payloads, weights = [each.payload for each, _ in ordered], [weight for _, weight in ordered]
+        mean, left_out = self.transforms.combine(payloads, weights, self.source)
+        self._conclude(mean, len(ordered), sum(each.within for each, _ in ordered), there)
         return tuple(ordered[at][0].device for at in left_out)
+
+    def partial(self, received: Sequence[tuple[Received, float]], there: int) -> Partial:
+        """With a rule that adds: the sum of updates with weights, of some of the `there` devices."""
+        within = math.fsum(each.within for each, _ in received)
+        total = None if self.payload is None else ExactSum(self.payload.size + 1)
+        if total is not None and received:
+            total = self.transforms.summed([each.payload for each, _ in received], [weight for _, weight in received])
+        return Partial(total, len(received), there, within)
+
+    def learn(self, part: Partial) -> None:
+        """One step of the server from a sum. If nobody was drawn, the sum is noise alone, as in every round, so that it
+        does not show. Updates may be longer than they were clipped to (`part.stretch`): the noise covers that too."""
+        mean: Tree = {}
+        if part.total is not None and self.payload is not None:
+            multiplier = self.transforms.update_multiplier(self.multiplier) * part.stretch
+            expected = self.expected(part.there)
+            mean = self.transforms.mean(part.total, self.payload, part.devices, self.source, multiplier, expected)
+        self._conclude(mean, part.devices, part.within, part.there)
+
+    def _conclude(self, mean: Tree, devices: int, within: float, there: int) -> None:
+        """Move the clipping bound, and make the step."""
+        if self.payload is not None:
+            normal = float(self.source.normal(1)[0]) if self.transforms.privacy.adaptive else 0.0
+            self.bound = self.transforms.next(within, max(1, devices), normal).privacy.clip
+        self.step(mean, devices / there)
 
     def expected(self, there: int) -> float | None:
         """Under Poisson sampling, the expected number of devices in a round."""
         return self.config.rounds.fraction * there if self.transforms.privacy.sampling == "poisson" else None
-
-    def learn(self, mean: Tree, devices: int, there: int, stretch: float) -> None:
-        """One step from a secure mean of `devices` updates, each up to `stretch` times longer than it was clipped to:
-        the noise covers that too."""
-        noisy = self.transforms.add_noise(mean, devices, self.source, self.multiplier * stretch, self.expected(there))
-        self.step(noisy, devices / there)
 
     def step(self, mean: Tree, fraction: float) -> None:
         """The algorithm's step, and the privacy cost of noise that the server added."""
@@ -455,7 +484,7 @@ class Federation:
         self.round += 1
         self.attempt = 0
 
-    def _promise(self) -> None:
+    def promise(self) -> None:
         """Charge an attempt at a round before devices are asked: those that add the noise send it whether the attempt
         succeeds, fails, or is lost with the server."""
         if self.transforms.privacy.noise == "local":
@@ -524,23 +553,26 @@ class Federation:
         """The largest weight of a device in a secure sum: the number of examples it reported when it joined."""
         return 1.0 if self.algorithm.uniform or self.transforms.uniform else float(self.members[name].examples)
 
-    def outliers(self, updates: Sequence[Received]) -> dict[str, Refused]:
-        """The devices whose update is refused because it is too large for this round."""
-        if not self._compares:
-            return {}
-        earlier = max((row["norm"] or 0.0 for row in self.rows if row["counted"]), default=0.0)
-        return outliers(updates, self.config.limits, earlier)
-
     def limited(self, updates: Sequence[Received]) -> Limited:
         """The updates with their weights, held to what the others of the round sent."""
         weighted = [(each, self.weight(each)) for each in updates]
-        return limit(weighted, self.config.limits) if self._compares else Limited(weighted)
+        measured = np.array([(each.norm, weight) for each, weight in weighted], np.float64).reshape(-1, 2)
+        return limit(weighted, self.allowed(measured))
+
+    def allowed(self, measured: Array) -> Bounds:
+        """What the updates of a round with these norms and weights (float64 [n, 2]) are held to."""
+        if not self.compares:
+            return Bounds()
+        earlier = max((row["norm"] or 0.0 for row in self.rows if row["counted"]), default=0.0)
+        return bounds(measured[:, 0], measured[:, 1], self.config.limits, earlier)
 
     @property
-    def _compares(self) -> bool:
+    def compares(self) -> bool:
         """Whether updates are held to what the others sent. Robust rules compare them in their own way, and under
         central noise a limit that depends on the others would change how much one device matters."""
-        return not {"a robust rule", "central noise"} & self.transforms.features
+        limits = self.config.limits
+        limited = limits.outlier > 0 or limits.influence > 0
+        return limited and not {"a robust rule", "central noise"} & self.transforms.features
 
 
 @dataclass
@@ -596,6 +628,10 @@ class Round:
         if name is not None:
             self.federation.members[name].refused += 1
 
+    def outcome(self, row: Mapping[str, Any]) -> str:
+        """How many answered, for an error."""
+        return f"{row['answered']} of {row['asked']} devices answered, expected {self.quorum}"
+
     @property
     def quorum(self) -> int:
         """How many updates the round needs: none if Poisson sampling drew nobody."""
@@ -606,13 +642,7 @@ class Round:
     def close(self) -> dict[str, Any]:
         """Learn from the updates, or leave the model unchanged if there were too few; returns the report's row."""
         federation = self.federation
-        for name, refused in federation.outliers([self.received[name] for name in sorted(self.received)]).items():
-            del self.received[name]
-            federation.members[name].answered -= 1
-            self.refuse(name, refused)
-        limited = federation.limited([self.received[name] for name in sorted(self.received)])
-        self.details += limited.details()
-        self.cut = limited.counts()
+        limited = self.held(federation.limited([self.received[name] for name in sorted(self.received)]))
         left_out: tuple[str, ...] = ()
         enough = len(limited.updates) >= self.quorum
         if enough:
@@ -624,6 +654,16 @@ class Round:
         if not enough:
             federation.fail()
         return self.row(enough, len(limited.updates), left_out)
+
+    def held(self, limited: Limited) -> Limited:
+        """Count what was refused and cut."""
+        for name, refused in limited.refused.items():
+            del self.received[name]
+            self.federation.members[name].answered -= 1
+            self.refuse(name, refused)
+        self.details += limited.details()
+        self.cut = limited.counts()
+        return limited
 
     def row(self, counted: bool, answered: int, left_out: tuple[str, ...]) -> dict[str, Any]:
         """The report's row for the round."""
@@ -680,6 +720,8 @@ class Survey:
     lost: dict[str, str] = field(default_factory=dict)
     """Why a device that was asked has no score."""
     details: list[str] = field(default_factory=list)
+    bytes_down: int = 0
+    bytes_up: int = 0
 
     def messages(self) -> dict[int, bytes]:
         """The message to each node."""
@@ -711,6 +753,38 @@ class Survey:
             return None
         federation.arrived(name, federation.link.version)
         return None
+
+    def told(self) -> dict[str, Any]:
+        """For the server above: what devices answered, as plain data."""
+        return {
+            "asked": sorted(self.asked.values()),
+            "found": [[None if part == math.inf else part for part in astuple(each)] for each in self.found.values()],
+            "shares": {name: list(found) for name, found in self.shares.items()},
+            "lost": self.lost,
+            "refused": dict(self.refused),
+            "details": self.details[:MOST_DETAILS],
+            "bytes": [self.bytes_down, self.bytes_up],
+        }
+
+    def absorb(self, prefix: str, handed: Any) -> None:
+        """Add what another server was answered; `prefix` for its devices' names. Raises Refused."""
+        match handed:
+            case {
+                "asked": list(asked), "found": list(found), "shares": dict(shares), "lost": dict(lost),
+                "refused": dict(refused), "details": list(details), "bytes": [int(down), int(up)],
+            } if all(isinstance(name, str) for name in asked) and {*shares, *lost} <= {*asked}:  # fmt: skip
+                scores = [read_score(each, asked, self.federation.config.limits) for each in found]
+                told = {name: read_share(each, self._room) for name, each in shares.items()}
+            case _:
+                raise Refused("malformed", f"expected an evaluation, got {str(handed)[:80]}")
+        self.asked |= {len(self.asked) + at: f"{prefix}{name}" for at, name in enumerate(asked)}
+        self.found |= {f"{prefix}{each.device}": replace(each, device=f"{prefix}{each.device}") for each in scores}
+        self.shares |= {f"{prefix}{name}": each for name, each in told.items()}
+        self.lost |= {f"{prefix}{name}": str(why)[:40] for name, why in lost.items()}
+        self.refused.update({str(why)[:40]: count for why, count in refused.items() if type(count) is int})
+        self.details += [f"{prefix}{detail}"[:300] for detail in details]
+        self.bytes_down += down
+        self.bytes_up += up
 
     @property
     def _answered(self) -> Collection[str]:

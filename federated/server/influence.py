@@ -13,30 +13,44 @@ can be checked is how far they are from the others', by medians, which fewer tha
 
 A share h of liars then moves the mean at most h / (1 - h) * influence times as far as typical honest devices do: with
 the default of 3, one of 16 a fifth as far, and a quarter of the devices as far as all the others. Where no limit is
-exceeded, the updates and weights are returned unchanged.
+exceeded, the updates and weights are returned unchanged. Medians have no order, so several servers that share their
+norms and weights find the same limits as one server would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from federated import tree
 from federated.config import Limits
 from federated.server.replies import Received, Refused
+from federated.tree import Array
 
-__all__ = ["Limited", "capped", "limit", "outliers"]
+__all__ = ["Bounds", "Limited", "bounds", "capped", "limit", "most"]
 
 Weighted = tuple[Received, float]
 
 
+class Bounds(NamedTuple):
+    """The most that an update of a round may have: norm, weight, weight times norm. Infinite: no limit."""
+
+    norm: float = inf
+    weight: float = inf
+    pull: float = inf
+
+
 @dataclass(frozen=True)
 class Limited:
-    """Updates with weights, and the names of devices whose weight was cut or whose update was scaled down."""
+    """Updates with weights; the devices whose update is refused, and those whose weight was cut or whose update was
+    scaled down."""
 
     updates: list[Weighted]
+    refused: dict[str, Refused] = field(default_factory=dict)
     heavy: tuple[str, ...] = ()
     large: tuple[str, ...] = ()
 
@@ -51,41 +65,41 @@ class Limited:
         return [f"{name}: {what} cut to limits.influence" for what, names in words.items() for name in names]
 
 
-def outliers(updates: Sequence[Received], limits: Limits, earlier: float = 0.0) -> dict[str, Refused]:
-    """The devices whose update is too large. `earlier`: the largest median norm of the rounds before."""
-    norms = np.array([each.norm for each in updates])
-    bound = max(_bound(norms, limits.outlier), limits.outlier * earlier)
-    return {
-        each.device: Refused("outlier", f"expected a norm of at most {bound:g}, {limits.outlier:g} times the median, "
-                             f"got {each.norm:g}")
-        for each in updates
-        if each.norm > bound
-    }  # fmt: skip
+def bounds(norms: Array, weights: Array, limits: Limits, earlier: float = 0.0) -> Bounds:
+    """What a round allows, from the norms and weights (float64 [n]) of all its updates, in any order. `earlier`: the
+    largest median norm of the rounds before."""
+    norm = max(most(norms, limits.outlier), limits.outlier * earlier)
+    kept = norms <= norm
+    weight = most(weights[kept], limits.influence)
+    return Bounds(norm, weight, most(np.minimum(weights[kept], weight) * norms[kept], limits.influence))
+
+
+def limit(updates: Sequence[Weighted], allowed: Bounds) -> Limited:
+    """Updates and weights within these bounds."""
+    made, refused, heavy, large = [], {}, [], []
+    for each, claimed in updates:
+        if each.norm > allowed.norm:
+            refused[each.device] = Refused("outlier", f"expected a norm of at most {allowed.norm:g}, which is "
+                                           f"limits.outlier times the median, got {each.norm:g}")  # fmt: skip
+            continue
+        weight = min(claimed, allowed.weight)
+        pull = weight * each.norm
+        if weight < claimed:
+            heavy.append(each.device)
+        if pull > allowed.pull:
+            large.append(each.device)
+            each = replace(each, payload=tree.scale(each.payload, np.float32(allowed.pull / pull)))
+        made.append((each, weight))
+    return Limited(made, refused, tuple(heavy), tuple(large))
 
 
 def capped(weights: Sequence[float], influence: float) -> list[float]:
     """Weights of at most `influence` times their median."""
-    most = _bound(np.array(weights), influence)
-    return [min(weight, most) for weight in weights]
+    highest = most(np.array(weights), influence)
+    return [min(weight, highest) for weight in weights]
 
 
-def limit(updates: Sequence[Weighted], limits: Limits) -> Limited:
-    """Weights and updates within `limits.influence`."""
-    weights = capped([weight for _, weight in updates], limits.influence)
-    pulls = [weight * each.norm for (each, _), weight in zip(updates, weights, strict=True)]
-    bound = _bound(np.array(pulls), limits.influence)
-    made, heavy, large = [], [], []
-    for (each, claimed), weight, pull in zip(updates, weights, pulls, strict=True):
-        if weight < claimed:
-            heavy.append(each.device)
-        if pull > bound:
-            large.append(each.device)
-            each = replace(each, payload=tree.scale(each.payload, np.float32(bound / pull)))
-        made.append((each, weight))
-    return Limited(made, tuple(heavy), tuple(large))
-
-
-def _bound(values: np.ndarray, times: float) -> float:
+def most(values: Array, times: float) -> float:
     """`times` the median of the values above 0; infinity without such values, or if `times` is 0 (no limit)."""
     positive = values[values > 0]
-    return times * float(np.median(positive)) if times and len(positive) else float("inf")
+    return times * float(np.median(positive)) if times and len(positive) else inf

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ from federated.tree import Array, Tree
 
 __all__ = [
     "REASONS", "Expected", "Failure", "Greeted", "Received", "Refused", "read_answer", "read_evaluation",
-    "read_hello", "read_personal", "read_secure", "read_shares", "read_update",
+    "read_handed", "read_hello", "read_personal", "read_score", "read_secure", "read_share", "read_shares",
+    "read_update",
 ]  # fmt: skip
 
 REASONS: Mapping[str, str] = {
@@ -48,6 +49,8 @@ REASONS: Mapping[str, str] = {
     "outlier": "an update more than `limits.outlier` times as large as the median of its round and of earlier ones",
     "stale": "an update to a model version that is too old",
 }
+
+_LEVELS = ("a device", "an aggregator")
 
 ROUNDING = 1e-3
 """How far a loss that cannot be negative may be below 0, because sums are rounded."""
@@ -103,9 +106,13 @@ class Received:
     """1.0 if the update was within the clipping bound, else 0.0."""
 
 
-def read_hello(reply: bytes | Failure, run: str, bundle: str | None, limits: Limits) -> Greeted:
-    """What a device says about itself. `bundle`: the one that it must have; None: any. Raises Refused."""
+def read_hello(reply: bytes | Failure, run: str, bundle: str | None, limits: Limits, levels: int = 0) -> Greeted:
+    """What a device says about itself. `bundle`: the one that it must have; None: any. `levels`: 0 for a device, how
+    many levels of aggregators for one of those. Raises Refused."""
     meta, _ = _read(reply)
+    got = meta.get("levels", 0)
+    _fits(got == levels or meta.get("kind") == "refusal", "malformed", lambda: f"expected {_LEVELS[levels > 0]}, got "
+          f"{_LEVELS[got != 0]}" + (f" of {_short(got)} levels, not {levels}" if got and levels else ""))  # fmt: skip
     _fits(meta.get("run") == run, "replayed", lambda: f"expected run {run!r}, got {meta.get('run')!r}")
     _answers(meta, "hello")
     if bundle is not None:
@@ -162,6 +169,13 @@ def read_secure(reply: bytes | Failure, expected: Expected) -> bytes:
     return _bytes(body)
 
 
+def read_handed(reply: bytes | Failure, expected: Expected, kinds: Collection[str]) -> tuple[dict[str, Any], Tree]:
+    """What an aggregator hands up, of one of these kinds, its contents unchecked. Raises Refused."""
+    meta, body = _read(reply)
+    kind = str(meta.get("kind"))
+    return _expected(reply, replace(expected, kind=kind if kind in kinds else expected.kind), (meta, body))
+
+
 def read_personal(reply: bytes | Failure, expected: Expected) -> tuple[str, dict[str, Any]]:
     """The owner's consent, and the parameters, unchecked: `PersonalStore.put` checks them. Raises Refused."""
     meta, body = _expected(reply, expected)
@@ -174,10 +188,28 @@ def read_shares(reply: bytes | Failure, expected: Expected, room: float) -> tupl
     """A device's evaluation with noise: see `evaluation.shares`. room: how far noise may take a share out of [0, 1];
     what is beyond counts as the nearest that is not. Raises Refused."""
     meta, _ = _expected(reply, expected)
-    match meta.get("shares"):
+    return read_share(meta.get("shares"), room)
+
+
+def read_share(words: Any, room: float) -> tuple[float, ...]:
+    """The same from a part of a message."""
+    match words:
         case [float(), float(), float(), float()] as found if all(math.isfinite(each) for each in found):
             return tuple(min(max(each, -room), 1 + room) for each in found)
-    raise Refused("malformed", f"expected 4 shares, got {_short(meta.get('shares'))}")
+    raise Refused("malformed", f"expected 4 shares, got {_short(words)}")
+
+
+def read_score(words: Any, devices: Collection[str], limits: Limits) -> Score:
+    """A score that another server computed, of one of these devices; None is an infinite loss. Raises Refused."""
+    match words:
+        case [str(device), int(examples), *figures] if (
+            device in devices and 0 <= examples <= limits.examples and len(figures) == 4
+        ):
+            right, losses = figures[:2], [math.inf if each is None else each for each in figures[2:]]
+            fits = all(isinstance(each, float) and 0 <= each <= 1 for each in right)
+            if fits and all(isinstance(each, float) and (each == math.inf or abs(each) <= LARGEST) for each in losses):
+                return Score(device, examples, *right, *losses)
+    raise Refused("malformed", f"expected a device's score, got {_short(words)}")
 
 
 def read_evaluation(reply: bytes | Failure, expected: Expected, limits: Limits, signed: bool = True) -> Score:
@@ -200,8 +232,10 @@ def _read(reply: bytes | Failure) -> tuple[dict[str, Any], dict[str, Any]]:
     return meta, body
 
 
-def _expected(reply: bytes | Failure, expected: Expected) -> tuple[dict[str, Any], dict[str, Any]]:
-    meta, body = _read(reply)
+def _expected(
+    reply: bytes | Failure, expected: Expected, opened: tuple[dict[str, Any], dict[str, Any]] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    meta, body = opened or _read(reply)
     for key in ("run", "round", "attempt"):
         wanted, got = getattr(expected, key), meta.get(key)
         if got != wanted:

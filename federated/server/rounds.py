@@ -12,17 +12,28 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["asked", "choose", "held_out", "reliability", "seed_of", "toss", "wanted"]
+__all__ = ["asked", "choose", "held_out", "reliability", "seed_of", "seeds_of", "toss", "wanted"]
 
 
 def seed_of(seed: str | int, *words: str | int) -> int:
     """A 64-bit seed for the purpose that `words` name."""
     text = "\0".join(f"{type(word).__name__} {word}" for word in (seed, *words))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def seeds_of(names: Iterable[str], seed: str | int, *words: str | int) -> list[int]:
+    """`seed_of(seed, *words, name)` of each name; what they have in common is hashed once."""
+    same = "\0".join([*(f"{type(word).__name__} {word}" for word in (seed, *words)), "str "])
+    begun, found = hashlib.sha256(same.encode()), []
+    for name in names:
+        one = begun.copy()
+        one.update(name.encode())
+        found.append(int.from_bytes(one.digest()[:8], "little"))
+    return found
 
 
 def wanted(devices: int, fraction: float, minimum: int) -> int:

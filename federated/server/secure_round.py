@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
 from federated.client.device import VERSION
 from federated.errors import FederatedError
+from federated.hierarchy.partial import Partial
 from federated.messages.agreement import work_digest
 from federated.messages.packed import pack, unpack
 from federated.privacy.secure import SecureServer, Terms
@@ -37,8 +37,8 @@ STAGES = ("keys", "shares", "train", "agree", "reveal")
 
 @dataclass
 class SecureRound:
-    """The rules, without I/O. `messages(stage)` returns the messages by node; `take` reads an answer; `close` ends
-    it."""
+    """The rules, without I/O. `messages(stage)` returns the messages by node; `take` reads an answer; `opened` is
+    the sum."""
 
     round: Round
     answers: dict[int, bytes] = field(default_factory=dict)
@@ -128,26 +128,23 @@ class SecureRound:
             federation.arrived(name, federation.link.version)
         return None
 
-    def close(self) -> dict[str, Any]:
-        """Learn from the sum, or leave the model unchanged if too few devices stayed; returns the report's row."""
+    def opened(self) -> Partial | None:
+        """The sum; None if too few devices stayed."""
         federation, attempt = self.round.federation, self.round
-        devices: tuple[int, ...] = ()
+        part = None
         if not self.failed:
             try:
                 total = self.server.sum(self.answers)
-                mean, _ = self.grid.mean(total.total, self.spec)
-                devices = total.devices
+                sum_ = self.grid.summed(total.total)
+                part = Partial(sum_, len(total.devices), attempt.there, stretch=self.grid.stretch(self.spec))
             except FederatedError as error:
                 self.failed = str(error)
         names = {number: name for name, number in self.numbers.items()}
         for number, why in self.server.refused.items():
             attempt.refuse(names[number], Refused("malformed", why))
-        enough = bool(devices)
-        for number in devices:
-            federation.members[names[number]].answered += 1
-        if enough:
-            federation.learn(mean, len(devices), attempt.there, self.grid.stretch(self.spec))
-        else:
-            federation.fail()
+        if part is None:
             attempt.details.append(self.failed or "too few updates")
-        return attempt.row(enough, len(devices), ())
+            return None
+        for number in total.devices:
+            federation.members[names[number]].answered += 1
+        return part

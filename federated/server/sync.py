@@ -8,8 +8,8 @@ from typing import Any
 
 from federated import tree
 from federated.errors import FederatedError
-from federated.server.conduct import Exchange, gather
 from federated.server.federation import Federation
+from federated.server.gathering import Exchange, gather
 from federated.server.replies import Expected, Failure, Refused, read_personal
 from federated.server.store import PersonalStore
 from federated.tree import Tree

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from federated.client.device import Device
 from federated.transport.messages import content, read
 
-__all__ = ["app", "client_app"]
+__all__ = ["Answering", "app", "client_app"]
 
 
-def client_app(device_of: Callable[[Context], Device]) -> ClientApp:
+class Answering(Protocol):
+    """A device, or an aggregator."""
+
+    def answer(self, message: bytes) -> bytes:
+        """The reply."""
+
+
+def client_app(device_of: Callable[[Context], Answering]) -> ClientApp:
     """A ClientApp whose nodes are devices; an error of a device is raised, and Flower reports it to the server."""
     made = ClientApp()
 
@@ -25,11 +32,11 @@ def client_app(device_of: Callable[[Context], Device]) -> ClientApp:
     return made
 
 
-def _device(context: Context) -> Device:
-    from federated.client.nodes import device_from
+def _node(context: Context) -> Answering:
+    from federated.client.nodes import node_from
 
-    return device_from(context.node_config)
+    return node_from(context.node_config)
 
 
-app = client_app(_device)
-"""What a SuperNode runs; its `--node-config` names the device (`federated.client.nodes`)."""
+app = client_app(_node)
+"""What a SuperNode runs; its `--node-config` names the device or the aggregator (`federated.client.nodes`)."""

@@ -17,7 +17,7 @@ __all__ = ["GridExchange", "server_app"]
 
 
 class GridExchange:
-    """Messages over a Flower grid (`federated.server.conduct.Exchange`)."""
+    """Messages over a Flower grid (`federated.server.gathering.Exchange`)."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

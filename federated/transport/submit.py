@@ -55,6 +55,7 @@ clientapp = "msedge_fleet.client:app"
 [tool.flwr.app.config]
 config = ""
 resume = false
+aggregator = ""
 """,
     "msedge_fleet/__init__.py": '"""The Flower app."""\n',
     "msedge_fleet/server.py": '''\
@@ -84,12 +85,13 @@ def write_app(folder: Path) -> None:
 
 def submit(
     config: str | os.PathLike[str], superlink: str, *, certificates: str | os.PathLike[str] | None = None,
-    resume: bool = False, log: TextIO | None = None,
+    resume: bool = False, aggregator: str | os.PathLike[str] = "", log: TextIO | None = None,
 ) -> None:
     """Let the SuperLink at `superlink` (host:port) run a configuration, and show its log until it ends.
 
     `certificates`: the PEM file that authenticates the SuperLink; None: no TLS. The configuration must be on the
-    machine of the ServerApp: the SuperLink's. `log`: where the log is written; None: standard output. Flower's
+    machine of the ServerApp: the SuperLink's. `aggregator`: the socket of an aggregator, which this is then
+    (`federated.run.aggregate`). `log`: where the log is written; None: standard output. Flower's
     telemetry is off unless the environment turns it on. Raises FederatedError, with the ServerApp's error, if the run
     does not complete: Flower's own command ends with exit code 0 then.
     """
@@ -97,7 +99,8 @@ def submit(
     if flwr is None:
         raise MissingExtraError("flwr", "federated", "runs on real devices use Flower")
     path = Path(config).resolve()
-    for text in (str(path), superlink, str(certificates or "")):
+    socket = os.path.abspath(aggregator) if aggregator else ""
+    for text in (str(path), superlink, str(certificates or ""), socket):
         if any(mark in text for mark in "\"'\\\n"):
             raise FederatedError(f"expected a path or address without quotes and backslashes, got {text!r}")
     with tempfile.TemporaryDirectory(prefix="msedge-run-") as made:
@@ -109,7 +112,7 @@ def submit(
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "fleet"\n\n[superlink.fleet]\naddress = "{superlink}"\n{trust}\n'
         )
-        words = f"config='{path}' resume={'true' if resume else 'false'}"
+        words = f"config='{path}' resume={'true' if resume else 'false'} aggregator='{socket}'"
         environment = {**QUIET, **os.environ, "FLWR_HOME": str(home), "PYTHONUNBUFFERED": "1"}
         command = [flwr, "run", str(folder / "app"), "fleet", "--stream", "--run-config", words]
         code, run = _streamed(command, environment, log or sys.stdout)

@@ -9,7 +9,7 @@ from typing import Any
 from federated.analytics.panel import Panel
 from federated.analytics.run import summary
 from federated.errors import FederatedError
-from federated.server.conduct import Exchange
+from federated.server.gathering import Exchange
 from federated.trees import checkpoint
 from federated.trees.booster import Booster
 from federated.trees.config import TreesRun

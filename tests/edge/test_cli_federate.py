@@ -81,6 +81,13 @@ def test_json_is_one_object_and_pages_are_written(config: Path) -> None:
     assert page.read_text().startswith("<!doctype html>")
 
 
+def test_aggregators_in_this_process(config: Path) -> None:
+    config.write_text(CONFIG.replace('held_out = 0.3\n', 'held_out = 0.3\n[hierarchy]\naggregators = [2]\n'))
+    made: dict[str, Any] = json.loads(msedge(config, "--simulate", "0", "--json")[0])
+    assert (made["devices"], made["aggregators"]) == (6, 2)
+    assert set(made["rows"][0]["aggregators"]) == {"aggregator-000", "aggregator-001"}
+
+
 def test_a_run_goes_on_and_leaves_a_bundle(config: Path) -> None:
     import lite_runtime
 
@@ -128,6 +135,8 @@ def test_init_prints_a_configuration() -> None:
         (("run.toml", "--return-to", "1", "--simulate", "0"), 2, "not used with --return-to"),
         (("run.toml", "--history", "--resume"), 2, "not used with --history"),
         (("--history",), 2, "CONFIG.toml"),
+        (("run.toml", "--simulate", "0", "--aggregator", "a.sock"), 2, "only used with --superlink"),
+        (("run.toml", "--superlink", "a:1", "--aggregator", "a.sock", "--resume"), 2, "nothing to resume"),
         (("--render", "run.json", "--report", "run.html", "--simulate", "2"), 2, "not used with --render"),
         ((), 2, "--init"),
         (("run.toml",), 2, "--simulate N and --superlink"),
@@ -178,6 +187,8 @@ def test_a_superlink_is_given_the_app(config: Path, flwr: Path) -> None:
     out = flwr.read_text()
     assert f"config='{config}' resume=true" in out and "insecure = true" in out and "pyproject.toml" in out
     assert 'address = "127.0.0.1:1"' in out and "--run-id 17" in out
+    msedge(config, "--superlink", "127.0.0.1:1", "--aggregator", config.parent / "north.sock")
+    assert f"aggregator='{config.parent / 'north.sock'}'" in flwr.read_text()
 
 
 def test_a_command_of_flower_that_fails_is_an_error(config: Path, flwr: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from cloud.zoo.build import Builder
 from converter import convert
 from converter.training.options import USUAL, Training
 from federated.algorithms import algorithm_from
-from federated.algorithms.steps import look_ahead
+from federated.algorithms.steps import descend, look_ahead
 from federated.client.lite import LiteLearner, stacked
 from federated.data import draw
 from federated.errors import FederatedError
@@ -245,3 +245,45 @@ def test_sgd_moves_what_has_a_gradient() -> None:
 def test_stacking_keeps_trees() -> None:
     out = stacked([{"loss": np.float32(i), "s": {"m": np.float32([i, 2 * i])}} for i in range(3)])
     assert out["loss"].tolist() == [0, 1, 2] and out["s"]["m"].tolist() == [[0, 0], [1, 2], [2, 4]]
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("trainable", ["*", "head.*"])
+def test_a_whole_descent_has_the_bits_of_its_steps(backend: str, trainable: str) -> None:
+    learner = LiteLearner(bytes(convert(mlp(7, 3, hidden=(5,)), trainable=trainable).bundle), backend=backend)
+    rng = np.random.default_rng()
+    for steps, n in ((1, 1), (4, 6), (3, 40), (4, 6)):
+        rows = draw(Batch({}, np.arange(40)), rng, steps, n)
+        start = {name: value + rng.standard_normal(value.shape).astype("f4") for name, value in learner.params.items()}
+        params, losses = start, []
+        for at in rows.labels:
+            found = learner.gradient(params, Batch({"x": DATA.inputs["x"][at]}, DATA.labels[at]))
+            params, losses = sgd(params, found, 0.3), [*losses, found.loss]
+        batches = Batch({"x": DATA.inputs["x"][rows.labels]}, DATA.labels[rows.labels])
+        for found in (Indexed(learner, DATA).descend(start, rows, 0.3), learner.descend(start, batches, 0.3)):
+            if backend == "reference":
+                assert found is None, "it makes new arrays in each run"
+                continue
+            assert found is not None and {name: x.tobytes() for name, x in found[0].items()} == {
+                name: x.tobytes() for name, x in params.items()
+            }
+            assert found[1].tobytes() == np.asarray(losses).mean().tobytes()
+            there = descend(learner, start, batches, 0.3)
+            assert all(np.array_equal(there.params[name], params[name]) for name in params) and there.loss == found[1]
+
+
+def test_what_no_descent_is_made_for(converted: bytes) -> None:
+    """Then the steps are taken one by one."""
+    learner = LiteLearner(converted)
+    rows, params = draw(Batch({}, np.arange(40)), np.random.default_rng(0), 2, 5), learner.params
+    assert learner.descend(params, rows, np.float32(0.1), DATA) is None
+    assert learner.descend({"head.weight": params["head.weight"]}, rows, 0.1, DATA) is None
+    wide = Batch({"x": DATA.inputs["x"].astype(np.float64)}, DATA.labels)
+    assert learner.descend(params, rows, 0.1, wide) is None
+    assert learner.descend(params, rows, 0.1, DATA._replace(labels=DATA.labels.astype(np.int32))) is None
+    with learner._lock:
+        assert learner.descend(params, rows, 0.1, DATA) is None, "another thread has the arrays"
+    assert learner.descend(params, rows, 0.1, DATA) is not None
+    normed = LiteLearner(bytes(convert(resnet8(), trainable=Training("*", batch_norm="train")).bundle))
+    image = Batch({"x": np.zeros((2, 1, 3, 32, 32), np.float32)}, np.zeros((2, 1), np.int64))
+    assert normed.descend(normed.params, image, 0.1) is None, "it has running statistics"

@@ -10,6 +10,7 @@ import numpy as np
 
 from federated.codec.spec import Spec
 from federated.errors import FederatedError
+from federated.exact import ExactSum
 from federated.tree import Array, Tree
 
 __all__ = ["FixedPoint", "Quantised"]
@@ -66,13 +67,16 @@ class FixedPoint:
         steps = np.floor(scaled.clip(-1, 1) * (share * self.levels) + rng.random(len(scaled)))
         return Quantised(steps.astype(np.int64).astype(f"<u{self.bits // 8}"), cut)
 
-    def mean(self, total: Array, spec: Spec) -> tuple[dict[str, object], float]:
-        """The weighted mean of the trees, and the sum of their weights, from the sum of the integers.
+    def summed(self, total: Array) -> ExactSum:
+        """The sum [size + 1] of the trees times their weights, and of the weights, last, from the sum of the integers.
 
         Raises FederatedError if all weights were 0.
         """
         signed = total.view(f"<i{self.bits // 8}").astype(np.float64)
         if signed[-1] <= 0:
             raise FederatedError("secure sum: all weights are 0; the mean is undefined")
-        vector = (signed[:-1] / signed[-1] * self.bound).astype(np.float32)
-        return spec.unflatten(vector), float(signed[-1] * self.heaviest / self.levels)
+        signed *= self.heaviest / self.levels
+        signed[:-1] *= self.bound
+        made = ExactSum(len(signed))
+        made.add(signed)
+        return made

@@ -122,9 +122,12 @@ def test_evaluations_that_diverged_or_were_lost_are_shown() -> None:
     found["summary"] |= {"diverged": 1, "loss_before": {"mean": None, "worst_decile": None}}
     found |= {"diverged": ["a"], "lost": {"silent": 2}, "asked": 3, "answered": 1, "details": ["b: failed: crash"]}
     counts = {"lost_evaluations": {"silent": 2}, "limited": {"norm": 4}}
-    page = fleet_page(report(row(1, evaluation={"training": found}), **counts, gate="training devices: too bad"))
+    lost = {"lost_devices": 5, "lost_aggregators": ["north"]}
+    only = row(1, evaluation={"training": found}, **lost)
+    page = fleet_page(report(only, **counts, gate="training devices: too bad"))
     for words in ("∞", "lost evaluation: silent", "diverged in an evaluation", "a: diverged", "b: failed: crash",
-                  "cut to limits.influence: norm", "not exported: training devices: too bad"):  # fmt: skip
+                  "lost with their aggregator", "cut to limits.influence: norm",
+                  "not exported: training devices: too bad"):  # fmt: skip
         assert words in page
     assert "Nothing: every device" not in page
 

@@ -34,6 +34,8 @@ BY_ITSELF: dict[str, dict[str, Any]] = {
     "a robust rule": {"robust": {"rule": "median"}},
     "asynchronous rounds": {"asynchronous": True},
     "compensate": {"compensate": True},
+    "aggregators": {"aggregators": True},
+    "a rule that compares updates": {"robust": {"rule": "norm_bound"}},
 }
 
 

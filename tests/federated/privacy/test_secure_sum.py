@@ -16,6 +16,7 @@ from federated.privacy.secure import FixedPoint, Identity, SecureDevice, SecureS
 from federated.privacy.secure import messages as wire
 from federated.privacy.secure.identity import who
 from federated.privacy.secure.shamir import Combiner, split
+from federated.robust.aggregators import mean_of
 
 Answers = dict[int, bytes]
 
@@ -392,11 +393,11 @@ def test_fixed_point_means(devices: int, bits: int, number: int) -> None:
     rows = [fixed.quantise(tree, weight, spec, rng) for tree, weight in zip(trees, weights, strict=True)]
     assert all(len(row.vector) == fixed.size(spec) and not row.cut for row in rows)
     total = np.sum([row.vector for row in rows], axis=0, dtype=f"u{bits // 8}")
-    mean, weight = fixed.mean(total, spec)
+    found = fixed.summed(total)
     wanted = sum(w * spec.flatten(t).astype(float) for w, t in zip(weights, trees, strict=True)) / weights.sum()
     step = devices * 7.0 / fixed.levels
-    np.testing.assert_allclose(weight, weights.sum(), atol=step)
-    np.testing.assert_allclose(spec.flatten(mean), wanted, atol=5 * step / weights.sum() + 1e-6)
+    np.testing.assert_allclose(found.value()[-1], weights.sum(), atol=step)
+    np.testing.assert_allclose(mean_of(found), wanted, atol=5 * step / weights.sum() + 1e-6)
 
 
 def test_fixed_point_clips_or_refuses_and_reports_it() -> None:
@@ -405,11 +406,11 @@ def test_fixed_point_clips_or_refuses_and_reports_it() -> None:
     fixed = FixedPoint(1.0, 4)
     vector, cut = fixed.quantise(tree, 1.0, spec, rng)
     assert cut == 2
-    np.testing.assert_allclose(fixed.mean(vector, spec)[0]["a"], [1, -1, 0.5], atol=1e-7)
+    np.testing.assert_allclose(mean_of(fixed.summed(vector)), [1, -1, 0.5], atol=1e-7)
     with pytest.raises(FederatedError, match="weight from 0 to 1"):
         fixed.quantise(tree, 2.0, spec, rng)
     with pytest.raises(FederatedError, match="all weights are 0"):
-        fixed.mean(np.zeros(4, np.uint32), spec)
+        fixed.summed(np.zeros(4, np.uint32))
     with pytest.raises(FederatedError, match="at most"):
         FixedPoint(1.0, 40_000, bits=16)
 

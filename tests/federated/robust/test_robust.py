@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from math import ceil
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from federated.codec import Spec
 from federated.errors import FederatedError
 from federated.robust import AGGREGATORS, Aggregator, Mean, NormBound, aggregator_from
+from federated.robust.aggregators import mean_of
 
 Rows = np.ndarray
 
@@ -195,23 +198,42 @@ def test_every_rule_states_how_many_attackers_it_tolerates() -> None:
     assert all(rule.tolerates and issubclass(rule, Aggregator) for rule in AGGREGATORS.values())
 
 
-def test_the_mean_holds_one_row_at_a_time_and_adds_in_order() -> None:
-    rows = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
+def test_the_mean_holds_one_row_at_a_time_and_has_no_order() -> None:
+    rng = np.random.default_rng()
+    rows = (rng.normal(size=(9, 5)) * 10.0 ** rng.integers(-9, 9, (9, 5))).astype(np.float32)
     weights = np.arange(1.0, 10.0)
     alive: list[weakref.ref[Rows]] = []
 
-    def taken() -> Iterator[Rows]:
-        for row in rows:
-            copy = row.copy()
+    def taken(order: Rows) -> Iterator[Rows]:
+        for at in order:
+            copy = rows[at].copy()
             alive.append(weakref.ref(copy))
             yield copy
             del copy
             assert sum(each() is not None for each in alive) <= 1
 
-    expected = np.zeros(5)
-    for weight, row in zip(weights / weights.sum(), rows, strict=True):
-        expected += row.astype(np.float64) * weight
-    mean, left_out = Mean().combine(taken(), weights)
-    np.testing.assert_array_equal(mean, expected)
-    assert left_out == ()
+    exact = [sum(Fraction(float(x)) * int(w) for x, w in zip(column, weights, strict=True)) / 45 for column in rows.T]
+    expected = np.array([float(each) for each in exact])
+    means = []
+    for order in (np.arange(9), rng.permutation(9)):
+        mean, left_out = Mean().combine(taken(order), weights[order])
+        np.testing.assert_allclose(mean, expected, rtol=1e-15)
+        assert left_out == ()
+        means.append(mean.tobytes())
+    assert means[0] == means[1]
     np.testing.assert_array_equal(flat(Mean()(trees(rows), list(weights)).tree), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("rule", [Mean(), NormBound(1.5)])
+def test_rules_that_add_sum_parts_as_the_whole(rule: Aggregator) -> None:
+    rows = np.random.default_rng().normal(size=(12, 7)).astype(np.float32)
+    weights = [float(weight) for weight in np.random.default_rng().integers(1, 50, 12)]
+    assert rule.adds and not NormBound().adds
+    order = np.random.default_rng().permutation(12)
+    whole = rule.summed(trees(rows[order]), [weights[at] for at in order])
+    parts = [rule.summed(trees(rows[part]), weights[part]) for part in (slice(0, 5), slice(5, 6), slice(6, 12))]
+    for part in parts[1:]:
+        parts[0].merge(part)
+    assert parts[0].value().tobytes() == whole.value().tobytes()
+    found = Spec.of(trees(rows)[0]).flatten(rule(trees(rows), weights).tree)
+    assert found.tobytes() == mean_of(whole).astype(np.float32).tobytes()

@@ -67,6 +67,15 @@ class Play:
                 self.secure.take(node, self.those[node].answer(message), stage)
         return self
 
+    def close(self) -> dict[str, Any]:
+        """What the server does with the sum."""
+        part, federation = self.secure.opened(), self.round.federation
+        if part is not None:
+            federation.learn(part)
+        else:
+            federation.fail()
+        return self.round.row(part is not None, part.devices if part else 0, ())
+
     def ask(self, node: int, stage: str, body: bytes) -> dict[str, Any]:
         """A device's answer to such a request."""
         return unpack(self.those[node].answer(self.request(node, stage, body)))[0]
@@ -153,7 +162,7 @@ def test_a_device_takes_part_in_one_sum_of_a_round(model: str) -> None:
     those = devices()
     federation = begin(those, words(model))
     first = Play(federation, those).until("")
-    assert first.secure.close()["answered"] == 6
+    assert first.close()["answered"] == 6
     for attempt in (0, 1):
         federation.round, federation.attempt = 0, attempt
         again = Play(federation, those, NAMES_BUT_ONE)
@@ -272,7 +281,7 @@ def test_other_keys_for_a_known_device_are_refused() -> None:
     """A server that distributes keys of its own, or lets a device of its own take part."""
     those = devices()
     federation = begin(those, words())
-    assert Play(federation, those).until("").secure.close()["answered"] == 6
+    assert Play(federation, those).until("").close()["answered"] == 6
     federation.round = 1
     those[5].store = StateStore()  # another device says that it is this one
     impostor = Play(federation, those)
@@ -292,9 +301,9 @@ def test_only_pinned_devices_take_part(tmp_path: Path, capsys: pytest.CaptureFix
     those = devices(store)
     those[0].peers = pins(file)
     play = Play(begin(those, words()), those).until("")
-    assert play.secure.close()["answered"] == 5 and "pinned keys only" in play.round.details[0]
+    assert play.close()["answered"] == 5 and "pinned keys only" in play.round.details[0]
     fewer = {node: those[node] for node in range(5)}
-    assert Play(begin(fewer, words(rounds={"seed": 1})), fewer).until("").secure.close()["answered"] == 5
+    assert Play(begin(fewer, words(rounds={"seed": 1})), fewer).until("").close()["answered"] == 5
     for text, why in (("abc", "peers:1: expected a public key"), ("# none", "expected public keys, got none")):
         file.write_text(text)
         with pytest.raises(FederatedError, match=why):
@@ -308,22 +317,22 @@ def test_an_owner_can_demand_the_stronger_model() -> None:
     those = devices()
     those[3].demands = Demands(malicious_only=True)
     play = Play(begin(those, words("honest-but-curious")), those).until("")
-    assert play.secure.close()["answered"] == 5 and "demands malicious_only" in play.round.details[0]
+    assert play.close()["answered"] == 5 and "demands malicious_only" in play.round.details[0]
     other = words(rounds={"seed": 1})  # other work: the same update is in one sum only
-    assert Play(begin(those, other), those).until("").secure.close()["answered"] == 6
+    assert Play(begin(those, other), those).until("").close()["answered"] == 6
 
 
 def test_the_same_update_is_in_one_sum_only() -> None:
     """Another run of the same seed on the same model does the same work."""
     store = StateStore()
     those = devices(store)
-    assert Play(begin(those, words()), those).until("").secure.close()["answered"] == 6
+    assert Play(begin(those, words()), those).until("").close()["answered"] == 6
     again = Play(begin(those, words()), those)
     with pytest.raises(FederatedError, match="0 devices gave MASKED"):
         again.until("")
     assert all("update that was in no other sum" in why for why in again.round.details)
     other = words(rounds={"seed": 1})
-    assert Play(begin(those, other), those).until("").secure.close()["answered"] == 6
+    assert Play(begin(those, other), those).until("").close()["answered"] == 6
 
 
 def test_the_ledger_outlives_the_process_and_everything_that_is_forgotten(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Several servers in one run: aggregators between the devices and the root."""
