@@ -216,6 +216,10 @@ TASKS: tuple[Callable[[Path, Path], Task], ...] = (
     _picture_task("yunet", "yunet_n_320_320.onnx", "input", (320, 320), lambda x: x),
     _picture_task("ultraface", "ultraface_RFB_320_nopost.onnx", "input", (240, 320), lambda x: (x - 127) / 128),
     _picture_task("fastestdet", "fastestdet_352.onnx", "input.1", (352, 352), lambda x: x / 255),
+    _picture_task("yolox-nano", "yolox_nano.onnx", "images", (416, 416), lambda x: x[:, ::-1]),
+    _picture_task(
+        "hand landmarks", "hand_landmark_full.tflite", "input_1", (224, 224), lambda x: x.transpose(0, 2, 3, 1) / 255,
+    ),
     _picture_task(
         "super-resolution", "onnxzoo_super_resolution_10.onnx", "input", (224, 224),
         lambda x: x.mean(1, keepdims=True) / 255,
