@@ -155,14 +155,17 @@ class Noise(NamedTuple):
     """Of the sums over rows: those with the largest errors decide."""
 
 
-def noise(model: ir.Model, options: Options, fitted: Samples, held: Samples) -> Noise:
-    """The noise on rows `held` if `fitted` are the calibration rows, in the best of a few ways for all tensors.
+def noise(
+    model: ir.Model, options: Options, fitted: Samples, held: Samples, reference: ir.Model | None = None
+) -> Noise:
+    """The noise on rows `held` if `fitted` are the calibration rows, in the best of a few ways for all tensors, against
+    the outputs of `reference` (default: the model itself).
 
     Weights stay float: rounding to the nearest adds more noise than GPTQ will. Means of errors do not count.
     """
     state = State(model, options, fitted, Record("trial"), plan=plan(model, options))
     known = groups(state.plan)
-    search = _Search(state, known, [_half(state, known, fitted, held, _FEW)], None)
+    search = _Search(state, known, [_half(state, known, fitted, held, _FEW, reference)], None)
     errors = search.errors(_FEW, _ratio_by_row)
     best = min(errors, key=lambda way: errors[way])
     return Noise(errors[best], search.errors((best,))[best])
@@ -174,6 +177,7 @@ def _half(
     fitted: Samples,
     held: Samples,
     ways: Sequence[Way] = WAYS,
+    reference: ir.Model | None = None,
 ) -> _Half:
     held = held.first(_ROWS)
     trial = State(state.model, state.options, fitted, Record("trial"), plan=state.plan)
@@ -190,8 +194,8 @@ def _half(
             tried = params[state.plan.tensors[value]]
             _add_errors(seen[names[value]], channel_axis(value), {way: tried[way] for way in means}, means)
     shifts = {value: {w: m.value().astype(np.float32) for w, m in means.items()} for value, means in sums.items()}
-    reference = Runner(state.model, ())
-    return _Half(params, shifts, held, [_numbers(reference.run(row).values()) for row in held])
+    floats = Runner(reference or state.model, ())
+    return _Half(params, shifts, held, [_numbers(floats.run(row).values()) for row in held])
 
 
 def _add_errors(values: Array, axis: int, tried: Mapping[Way, Params], means: Mapping[Way, exact.Mean]) -> None:

@@ -48,7 +48,7 @@ def equalise(model: ir.Model, samples: Samples, options: Options) -> int:
     build.adopt(copy)
     if before.total < _ENOUGH or not equalize.run(copy, equalize.measure(model, fitted)):
         return 0
-    after = ranges.noise(copy, options, fitted, held)
+    after = ranges.noise(copy, options, fitted, held, reference=model)
     if after.rows > before.rows - _WORTH or after.total > before.total + _LOST:
         return 0
     return equalize.run(model, equalize.measure(model, samples))

@@ -85,14 +85,16 @@ def _sums(wanted: Array, got: Array) -> Sums:
 
 
 def _unequalised(wanted: Array, got: Array) -> Iterator[Array]:
-    """The values unchanged, and with the powers of two removed by which equalisation scaled their channels."""
+    """The values unchanged, and with their channels scaled back where equalisation scaled them: by a factor that is not
+    near 1 and explains all but 1 % of the channel's power. What it leaves is noise, or a wrong channel."""
     yield got
     for axis in {1, got.ndim - 1} if got.ndim > 1 else ():
         others = tuple(k for k in range(got.ndim) if k != axis)
         x, y = wanted.astype(np.float64), got.astype(np.float64)
-        power = (y * y).sum(others, keepdims=True)
-        ratio = np.divide((x * y).sum(others, keepdims=True), power, where=power > 0, out=np.ones_like(power))
-        factors = np.exp2(np.rint(np.log2(np.where(ratio > 0, ratio, 1.0))))
+        power, wanted_power, common = (v.sum(others, keepdims=True) for v in (y * y, x * x, x * y))
+        explained = (common > 0) & (np.square(common) >= 0.99 * power * wanted_power)
+        factors = np.divide(common, power, where=explained, out=np.ones_like(power))
+        factors = np.where(np.abs(np.log2(factors)) > 0.1, factors, 1.0)
         if (factors != 1).any():
             yield (y * factors).astype(np.float32)
 

@@ -250,7 +250,11 @@ def _conv_form(node: ir.Node) -> _Form:
 
 
 def _conv_transpose_form(node: ir.Node) -> _Form:
-    return _Form("QLinearConvTranspose", 1, dict(node.attributes))
+    """Axis 1 has the channels of a group; of a depthwise operator axis 0 has all of them."""
+    found, shape = quantized.dequantized(node.inputs[1]), build.dims(node.inputs[1])
+    depthwise = shape is not None and shape[:2] == (attr(node, "group", 1), 1)
+    along = 0 if depthwise and found is not None and found.parameters.axis == 0 else 1
+    return _Form("QLinearConvTranspose", along, dict(node.attributes))
 
 
 def _matmul_form(node: ir.Node) -> _Form:
@@ -349,7 +353,8 @@ def _right(node: ir.Node, form: _Form) -> Quantized:
 
 def _per_channel(numbers: np.ndarray, form: _Form, group: int) -> np.ndarray:
     """One number per result channel, from one per channel of the weights' own axis."""
-    return np.tile(numbers, group) if numbers.ndim and form.op == "QLinearConvTranspose" else numbers
+    grouped = form.op == "QLinearConvTranspose" and form.channels == 1
+    return np.tile(numbers, group) if numbers.ndim and grouped else numbers
 
 
 def _weights(edit: Edit, w: Quantized, form: _Form, group: int) -> list[ir.Value | None]:

@@ -7,8 +7,8 @@ one 8-bit scale; those that are small in it gain bits by their factor.
 1. Producers are Conv, ConvTranspose, Gemm and MatMul with a constant weight; their constant bias is scaled too.
 2. Between them, operators that commute with positive factors: Relu, LeakyRelu, PRelu, pools, ReduceMean and ReduceMax
    of other axes, Transpose, Flatten, Identity, Mul and Div by constants, Add and Sub of constants, which are then
-   scaled too. Clip, if factors are at least 1 and no observed value of the channel leaves the bounds: larger values are
-   then clipped where the channel's 8-bit range ends.
+   scaled too. Clip, if factors are at least 1 and no observed result of the Clip itself leaves the bounds when it is
+   scaled (a mean behind it says nothing about that): larger values are then clipped where the 8-bit range ends.
 3. Every path from there must end in a layer of (1), depthwise ones included, whose weight reverses the factors.
 
 Larger channels cost the second layer: its weights of one output share a scale too, and the largest of them sets it.
@@ -75,8 +75,8 @@ class _Reach:
     """(node, features of it that one channel became)."""
     constants: list[tuple[ir.Node, int, int, int]] = field(default_factory=list)
     """(node, operand, channel axis counted from the end, features a channel)."""
-    bound: float = np.inf
-    """The smallest bound of Clips."""
+    clips: list[tuple[ir.Value, int, int, float]] = field(default_factory=list)
+    """Results of Clips: (value, channel axis, features a channel, the smaller bound)."""
 
 
 def run(model: ir.Model, seen: Mapping[str, Seen]) -> int:
@@ -88,9 +88,11 @@ def run(model: ir.Model, seen: Mapping[str, Seen]) -> int:
 
 def measure(model: ir.Model, samples: Samples, *, threads: int = 0) -> dict[str, Seen]:
     """What calibration data show of the tensors between layers that can be equalised, by name."""
-    behind = [layer.inputs[0] for _, layers in links(model) for layer in layers]
-    names = sorted({v.name for v in behind if v is not None and v.name} & observable(model).keys())
-    axes = {v.name: _axis(v) for v in behind if v is not None}
+    reaches = [reach for node in build.nodes(model) if (reach := _reach(node)) is not None]
+    behind = [layer.inputs[0] for reach in reaches for layer, _ in reach.layers]
+    axes = {v.name: axis for reach in reaches for v, axis, *_ in reach.clips}
+    axes |= {v.name: _axis(v) for v in behind if v is not None}
+    names = sorted({name for name in axes if name} & observable(model).keys())
     if not names:
         return {}
     runner, found = Runner(model, names, threads=threads), dict[str, Seen]()
@@ -231,7 +233,7 @@ def _clip(node: ir.Node, operand: int, value: ir.Value, axis: int, times: int, r
     low, high = (build.scalar(v) if v is not None else None for v in (*node.inputs[1:], None, None)[:2])
     if operand != 0 or high is None or low is None or not low <= 0 < high:
         return None
-    reach.bound = min(reach.bound, float(high), float(-low) if low < 0 else np.inf)
+    reach.clips.append((node.outputs[0], axis, times, min(float(high), float(-low) if low < 0 else np.inf)))
     return axis, times
 
 
@@ -267,10 +269,10 @@ _BETWEEN: Mapping[str, _Step] = {
 def _balance(node: ir.Node, reach: _Reach, seen: Mapping[str, Seen]) -> bool:
     """Scale one layer's channels and reverse it in the layers after; whether any factor was not 1."""
     names = [layer.inputs[0].name or "" for layer, _ in reach.layers if layer.inputs[0] is not None]
-    if not seen.keys() >= set(names):
+    if not seen.keys() >= {*names, *(value.name for value, *_ in reach.clips)}:
         return False
     readers = [_Reader.of(layer, times, seen[name]) for (layer, times), name in zip(reach.layers, names, strict=True)]
-    factor = _factors(readers, reach.bound)
+    factor = _factors(readers, _least_room(reach, seen))
     if factor is None:
         return False
     _scale_outputs(node, factor)
@@ -279,6 +281,15 @@ def _balance(node: ir.Node, reach: _Reach, seen: Mapping[str, Seen]) -> bool:
     for layer, times in reach.layers:
         _scale_inputs(layer, np.repeat(1 / factor, times))
     return True
+
+
+def _least_room(reach: _Reach, seen: Mapping[str, Seen]) -> Array | None:
+    """[channels]: the largest factors that Clips allow; None if there is no Clip."""
+    found = []
+    for value, _, times, bound in reach.clips:
+        most = seen[value.name or ""].largest.reshape(-1, times).max(axis=1).astype(np.float64)
+        found.append(np.maximum(bound / (_HEADROOM * np.maximum(most, np.finfo(np.float32).tiny)), 1.0))
+    return np.min(found, axis=0) if found else None
 
 
 @dataclass(frozen=True)
@@ -324,9 +335,9 @@ class _Reader:
         return np.asarray(self.largest.max(axis=1).reshape(-1, self.times).max(axis=1))
 
 
-def _factors(readers: list[_Reader], bound: float) -> Array | None:
+def _factors(readers: list[_Reader], bounds: Array | None) -> Array | None:
     """[channels]: by how much to enlarge each channel; None if that gains nothing. Found by steps, each the best of a
-    family, until none gains."""
+    family, until none gains. `bounds` [channels]: the largest factors, if none may be less than 1."""
     most = np.max([reader.most for reader in readers], axis=0)
     taken = np.max([reader.taken() for reader in readers], axis=0)
     alive = (most > 0) & (taken > 0)
@@ -340,7 +351,7 @@ def _factors(readers: list[_Reader], bound: float) -> Array | None:
     for step in range(_STEPS):
         tried = [
             np.clip(factor * one, 1 / _LARGEST, _LARGEST)
-            for one in _family(most * factor, taken / factor, alive, bound)
+            for one in _family(most * factor, taken / factor, alive, None if bounds is None else bounds / factor)
         ]
         best = min(tried, key=noise)
         if noise(best) >= least * _WORTH:
@@ -349,19 +360,20 @@ def _factors(readers: list[_Reader], bound: float) -> Array | None:
     return factor
 
 
-def _family(most: Array, taken: Array, alive: Array, bound: float) -> list[Array]:
+def _family(most: Array, taken: Array, alive: Array, bounds: Array | None) -> list[Array]:
     """Factors for channels whose largest values are `most` and whose largest weights in the next layer are `taken`.
 
     `room`, how many times a channel fits into the range of the largest one, is the most that a factor may be.
     """
-    limit = min(float(most.max()), bound)
-    room = np.where(alive, np.maximum(limit / (_HEADROOM * np.where(alive, most, 1)), 1.0), 1.0)
+    room = np.where(alive, np.maximum(float(most.max()) / (_HEADROOM * np.where(alive, most, 1)), 1.0), 1.0)
+    if bounds is not None:
+        room = np.maximum(np.minimum(room, bounds), 1.0)
     weight = np.where(alive, taken, taken[alive].max()) / taken[alive].max()
     found = []
     for a, b in _EXPONENTS:
         factor = room**a * weight**b
         factor = np.minimum(factor / float((factor / room).max()), room)
-        factor = np.maximum(factor, 1.0) if np.isfinite(bound) else factor
+        factor = factor if bounds is None else np.maximum(factor, 1.0)
         found.append(np.where(alive, factor, 1.0))
     return found
 

@@ -228,9 +228,17 @@ def _gemm(node: ir.Node) -> tuple[Place, ...]:
     return (Place(1, 0, 1) if attr(node, "transB", 0) else Place(1, 1, 0),)
 
 
+def _conv_transpose(node: ir.Node) -> tuple[Place, ...]:
+    """Axis 1 has the channels of a group. A depthwise operator has one there, and all of them on axis 0, where they do
+    not share a scale: folded batch norms make them very different."""
+    shape = build.dims(node.inputs[1])
+    depthwise = shape is not None and shape[:2] == (attr(node, "group", 1), 1)
+    return (Place(1, 0, 1) if depthwise else Place(1, 1, 0),)
+
+
 _PLACES: Mapping[str, Callable[[ir.Node], tuple[Place, ...]]] = {
     "Conv": lambda node: (Place(1, 0, 1),),
-    "ConvTranspose": lambda node: (Place(1, 1, 0),),
+    "ConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Gather": lambda node: (Place(0, 0, -1, fewest=8),) if attr(node, "axis", 0) == 0 else (),

@@ -73,12 +73,13 @@ def test_other_activations_read_the_float_result():
     assert body(check(b.model(b.q(y, 1 / 256, -128)))) == ["QLinearConv", "Sigmoid", "QuantizeLinear"]
 
 
-@pytest.mark.parametrize("group", [1, 2])
-def test_conv_transpose(group):
+@pytest.mark.parametrize(("group", "each", "axis"), [(1, 3, 1), (2, 3, 1), (4, 1, 0), (4, 1, 1), (4, 2, 1)])
+def test_conv_transpose(group, each, axis):
+    """Depthwise operators have a scale for each channel on axis 0, or one for all on axis 1."""
     b = Q()
     x = b.integers("x", [1, 4, 5, 6], zero=2)
-    w = b.stored(4, 3, 2, 3, axis=1)
-    y = b("ConvTranspose", b.dq(x), w, b.weight(3 * group), strides=[2, 3], group=group)
+    w = b.stored(4, each, 2, 3, axis=axis)
+    y = b("ConvTranspose", b.dq(x), w, b.weight(each * group), strides=[2, 3], group=group)
     assert body(check(b.model(b.q(y, 0.2, 9)))) == ["QLinearConvTranspose"]
 
 

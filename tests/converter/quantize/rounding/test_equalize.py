@@ -110,6 +110,18 @@ def minded(name: str) -> Builder:
     return b
 
 
+def test_a_mean_does_not_hide_that_a_clip_was_reached():
+    """Results that were clipped before a mean: the mean is far below the bound, and the float result must stay."""
+    b, data = Builder(seed=9), drawn(9, 8, 3, 8, 8)
+    h = b("Conv", b.input("x", ["n", 3, 8, 8]), uneven(b, 16, 3, 3, 3, spread=1.0), b.weight(16), pads=[1] * 4)
+    h = b("Clip", h, b.const(0, np.float32), b.const(6, np.float32))
+    h = b("Flatten", b("GlobalAveragePool", h))
+    model = prepared(b.model(b("Gemm", h, uneven(b, 10, 16, axis=1, spread=1.0), transB=1)))
+    before = run(model, {"x": data})[0]
+    equalised(model, data)
+    np.testing.assert_allclose(run(model, {"x": data})[0], before, rtol=0, atol=1e-5 * np.abs(before).max())
+
+
 @pytest.mark.parametrize("name", ("shifted clip", "sigmoid", "residual", "second reader", "softmax", "computed factor"))
 def test_operators_that_depend_on_scale_end_a_path(name):
     b = minded(name)
