@@ -186,8 +186,8 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
     "gradient": (
         ("its result does not move smoothly with its operands", "trait:flat"),
         ("its results are integers, or the passes that make it come after training graphs",
-         "family:integer -DequantizeLinear -QuantizeLinear -FixedPointSigmoid -FixedPointTanh -Rescale GroupedMatMul "
-         "NarrowMatMul Unpack4"),
+         "family:integer -DequantizeLinear -QuantizeLinear -FixedPointDiv -FixedPointRsqrt -FixedPointSigmoid "
+         "-FixedPointTanh -Rescale GroupedMatMul NarrowMatMul Unpack4"),
         ("it updates parameters: nothing depends on what it gives", "Adagrad Adam Momentum"),
         ("it gives numbers that depend on no operand, or bits", "RandomNormal RandomUniform BitCast"),
         ("its operands are no tensors of floats", "family:sequences family:strings Unique ImageDecoder"),
@@ -223,7 +223,8 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("its operator in TensorFlow Lite (ONE_HOT, FILL, ADD_N, L2_NORMALIZATION, RIGHT_SHIFT) becomes others",
          "OneHot ConstantOfShape Sum LpNormalization BitShift"),
         ("ours: passes make it later",
-         "domain:msedge -NonMaxSuppressionPadded -QLinearConvTranspose -FixedPointSigmoid -FixedPointTanh -LookupTable "
+         "domain:msedge -NonMaxSuppressionPadded -QLinearConvTranspose -FixedPointDiv -FixedPointRsqrt "
+         "-FixedPointSigmoid -FixedPointTanh -InterpolatedTable -LookupTable -QLinearAveragePool -QLinearSoftmax "
          "-Rescale"),
         ("NON_MAX_SUPPRESSION becomes the form with zeros behind its rows", "NonMaxSuppression"),
         ("a constant is a buffer of the file", "Constant"),
@@ -245,7 +246,8 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
          "LookupTable QLinearAdd QLinearAveragePool QLinearConvTranspose QLinearGlobalAveragePool QLinearMul "
          "QLinearReduceMean QLinearResize QLinearSoftmax QLinearSub GroupedMatMul NarrowMatMul Unpack4"),
         ("ONNX has nothing that splits text by regular expressions, or inverts matrices", "Tokenizer Inverse"),
-        ("LiteRT's own arithmetic is kept in bundles alone", "FixedPointSigmoid FixedPointTanh Rescale"),
+        ("LiteRT's own arithmetic is kept in bundles alone",
+         "FixedPointDiv FixedPointRsqrt FixedPointSigmoid FixedPointTanh InterpolatedTable Rescale"),
     ),
 }
 """Registry -> rows of (why they are not there, which)."""

@@ -34,14 +34,19 @@ _SPECIAL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "CastLike": (("float32", "int32"), {}),
     "Identity": (("float32",), {}),
     "Rescale": (("int32",) * 4, {"rounding": "DOUBLE"}),
+    "FixedPointSigmoid": (("int16",), {}),
+    "FixedPointTanh": (("int16",), {}),
+    "FixedPointDiv": (("int32", "int32"), {"multiplier": 1 << 30, "shift": 31}),
+    "FixedPointRsqrt": (("int32",), {"part": "MULTIPLIER"}),
 }
-"""Operand types and attributes of elementwise operators whose record has no element types."""
+"""Operand types and attributes of elementwise operators whose record has no element types, or needs attributes."""
 
 
 def operands(op: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     record = OPERATORS[op]
-    if record.types is None:
+    if op in _SPECIAL:
         return _SPECIAL[op]
+    assert record.types is not None, op
     attrs = {"alpha": 0.25} if op == "LeakyRelu" else {}  # a number that float32 has
     dtype = "float32" if not record.types or "float32" in record.types else record.types[0]
     return (dtype,) * min(max(record.inputs[0], 2 if record.inputs[1] > 1 else 1), 3), attrs
@@ -134,7 +139,8 @@ _ON_IMAGES: dict[str, Callable[[Array], tuple[list[Array], dict[str, Any]]]] = {
 
 
 def _elementwise() -> set[str]:
-    return names("elementwise", "activation") | {"Identity", "FixedPointSigmoid", "FixedPointTanh", "Rescale"}
+    ours = {"FixedPointDiv", "FixedPointRsqrt", "FixedPointSigmoid", "FixedPointTanh", "Rescale"}
+    return names("elementwise", "activation") | {"Identity"} | ours
 
 
 def _several() -> set[str]:
@@ -243,8 +249,8 @@ SHOWN: Mapping[Trait, Callable[[], set[str]]] = {
     "view": lambda: set(_VIEWS),
     "selects": _selects,
     "idle": lambda: _MOVES | set(
-        "BitCast CenterCropPad Concat Constant ConstantOfShape Dropout EyeLike LookupTable OneHot Pad Range "
-        "ScatterElements ScatterND Shape Size TensorScatter Trilu Unpack4 Where".split()
+        "BitCast CenterCropPad Concat Constant ConstantOfShape Dropout EyeLike InterpolatedTable LookupTable OneHot "
+        "Pad Range ScatterElements ScatterND Shape Size TensorScatter Trilu Unpack4 Where".split()
     ),
     "grows": lambda: set("ConstantOfShape EyeLike Expand OneHot Pad Range Resize Tile".split()),
     "shape_only": lambda: {"Shape", "Size"},

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Shape, attr, dims, operand
+from converter.ir.node_shapes import infer_node
 from lite_runtime import custom
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import OPSET, Attr, Node, Spec, dtype_name, numpy_dtype
@@ -30,11 +31,17 @@ _FLOAT = ir.DataType.FLOAT
 
 
 def fill(model: ir.Model) -> int:
-    """Set types and shapes of operators' results that have none; the number of values that gained something."""
+    """Set types and shapes of operators' results that have none; the number of values that gained something.
+
+    ONNX's operators that read such a result follow at once, so that a long chain needs no run of the engine a link.
+    """
     count, tables = 0, {build.DOMAIN: RULES, "": ONNX, "ai.onnx.ml": ML}
+    gained = set[ir.Value]()
     for node in build.nodes(model):
         count += _rank_of_images(node)
         rule = tables.get(node.domain, {}).get(node.op_type) or _registered(node)
+        if rule is None and not gained.isdisjoint(node.inputs):
+            gained.update(_followed(node))
         ends = not node.domain and any(v.is_graph_output() for v in node.outputs)
         asked = ends or any(v.dtype is None or v.shape is None for v in node.outputs)
         for value, (dtype, shape) in zip(node.outputs, rule(node), strict=False) if rule and asked else ():
@@ -42,11 +49,23 @@ def fill(model: ir.Model) -> int:
                 raise build.contradicted(value, f"as {value.dtype}", dtype)
             if value.dtype is None and dtype is not None:
                 value.type = ir.TensorType(dtype)
+                gained.add(value)
                 count += 1
             if value.shape is None and shape is not None:
                 value.shape = ir.Shape(shape)
+                gained.add(value)
                 count += 1
     return count
+
+
+def _followed(node: ir.Node) -> list[ir.Value]:
+    """Results of an operator of ONNX that had no shape and have one now."""
+    unknown = [value for value in node.outputs if value.shape is None and not value.is_graph_output()]
+    inner = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+    if not unknown or inner or node.domain or any(v is not None and v.dtype is None for v in node.inputs):
+        return []
+    infer_node(node)
+    return [value for value in unknown if value.shape is not None]
 
 
 def _registered(node: ir.Node) -> Rule | None:
@@ -130,6 +149,10 @@ def _look_up(node: ir.Node) -> list[Known]:
     return [(_dtype(node.inputs[1]), dims(node.inputs[0]))]
 
 
+def _sixteen_bits(node: ir.Node) -> list[Known]:
+    return [(ir.DataType.INT16, dims(node.inputs[0]))]
+
+
 def _rescale(node: ir.Node) -> list[Known]:
     """`x, multiplier, shift, y_zero_point`: the zero point's type."""
     shapes = [ir.Value(name=v.name, shape=v.shape) for v in node.inputs[:3] if v is not None]
@@ -199,9 +222,24 @@ def _conv_weight_grad(node: ir.Node) -> list[Known]:
     return [(_dtype(node.inputs[0]), (filters, deep, *attr(node, "kernel_shape", ())))]
 
 
+def _recurrent(states: int) -> Rule:
+    """All hidden states, then the last of each state."""
+
+    def rule(node: ir.Node) -> list[Known]:
+        x, r, dtype = dims(node.inputs[0]), dims(node.inputs[2]), _dtype(node.inputs[0])
+        if x is None or r is None:
+            return [(dtype, None)] * (1 + states)
+        (time, batch), (count, _, hidden) = x[:2], r
+        if attr(node, "layout", 0):
+            return [(dtype, (time, batch, count, hidden)), *[(dtype, (time, count, hidden))] * states]
+        return [(dtype, (time, count, batch, hidden)), *[(dtype, (count, batch, hidden))] * states]
+
+    return rule
+
+
 _FEW = 16
 """Constant vectors of at most so many elements may be sizes, scales or axes, on which the result's shape depends."""
-_OURS = ("layout", "activation", "activation_min", "activation_max", "transB", "rounding")
+_OURS = ("layout", "activation", "activation_min", "activation_max", "transB", "rounding", "multiplier", "shift")
 
 
 def _by_onnx(op: str, node: ir.Node, operands: Sequence[ir.Value | None]) -> Shape | None:
@@ -244,6 +282,8 @@ def _schema(op: str) -> onnx.defs.OpSchema:
 
 RULES: Mapping[str, Rule] = {
     **{op: _as_input for op in having("elementwise") if build.domain_of(op) == build.DOMAIN},
+    **dict.fromkeys(("FixedPointSigmoid", "FixedPointTanh", "InterpolatedTable"), _sixteen_bits),
+    "FixedPointDiv": lambda node: [(ir.DataType.INT32, _by_onnx("Sum", node, node.inputs))],
     "Inverse": _as_input,
     "LookupTable": _look_up,
     "Rescale": _rescale,
@@ -254,6 +294,8 @@ RULES: Mapping[str, Rule] = {
     "ConvWeightGrad": _conv_weight_grad,
     **dict.fromkeys(("MaxPoolGrad", "AveragePoolGrad"), _like(0)),
     **dict.fromkeys(("BatchNormalizationGrad", "LayerNormalizationGrad"), _like(1, 2, 2)),
+    "LSTM": _recurrent(2),
+    "GRU": _recurrent(1),
     "LSTMGrad": _like(0, 1, 2, 4, 6, 7),
     "GRUGrad": _like(0, 1, 2, 4, 6),
     "QLinearResize": lambda node: [(_dtype(node.inputs[0]), _by_onnx("Resize", node, list(node.inputs)))],

@@ -85,7 +85,7 @@ WIDENED: Mapping[str, Widened] = {
     "GRU": _ours("GRU")._replace(outputs=(1, 2)),
     # on integers
     **{op: _ours(op) for op in ("QLinearConv", "QLinearMatMul")},
-    "DynamicQuantizeLinear": Widened((1, 1), {"kept": _T.INT, "dtype": _T.STRING}, outputs=(1, 3)),
+    "DynamicQuantizeLinear": Widened((1, 1), {"kept": _T.INT, "dtype": _T.STRING, "scheme": _T.STRING}, outputs=(1, 3)),
 }  # fmt: skip
 
 

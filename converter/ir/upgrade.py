@@ -366,7 +366,10 @@ def _label_encoder(node: ir.Node) -> None:
         set_attrs(node, keys_int64s=numbers, values_strings=names("values_strings", classes), default_string=text)
 
 
-_BINARY = tuple(op for op in sorted(having("broadcasts")) if OPERATORS[op].since < 7 and OPERATORS[op].inputs == (2, 2))
+_BINARY = tuple(
+    op for op in sorted(having("broadcasts"))
+    if OPERATORS[op].since < 7 and OPERATORS[op].inputs == (2, 2) and not OPERATORS[op].domain
+)  # fmt: skip
 _REDUCTIONS = tuple(sorted(having("reduction") - {"ReduceSum"}))
 
 ROWS: tuple[Row, ...] = (

@@ -528,6 +528,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     **{(build.domain_of(op), op): rule for trait, rule in _TRAITS for op in having(trait)},
     **{("", op): rule for ops, rule in _TABLE for op in ops.split()},
     (build.DOMAIN, "DynamicQuantizeLinear"): _dynamic_quantizer,
+    (build.DOMAIN, "InterpolatedTable"): _first_only,
     (build.DOMAIN, "LookupTable"): _first_only,
 }
 require((op for _, op in RULES), "rules for Transposes")

@@ -14,12 +14,14 @@ from numba.core import cgutils
 from lite_runtime.native.simd import LANES, TARGET, declare, emit_mask, emit_max, emit_splat
 
 __all__ = [
+    "AWAY",
     "BYTES",
     "FLOATS",
     "INTS",
     "at",
     "emit_bytes",
     "emit_dot",
+    "emit_fixed",
     "emit_in_order",
     "emit_pair_dot",
     "emit_rounded",
@@ -94,6 +96,28 @@ def emit_rounded(builder, value, low, high, zero):
     value = emit_max(builder, value, high, "<")
     shifted = builder.fadd(value, ir.Constant(FLOATS, [12582912.0] * LANES))
     return builder.add(builder.bitcast(shifted, INTS), builder.sub(zero, _each(INTS, 0x4B400000)))
+
+
+AWAY = 64
+"""A flag in the table of shifts: the second rounding of `emit_fixed` is away from zero."""
+
+
+def emit_fixed(builder, total, multiplier, table):
+    """int64 lanes times multipliers / 2**bits: halves up to multiples of 2**(bits - 31), then to whole numbers,
+    halves up or away from zero. `table`: bits, plus AWAY; all operands are vectors of int64."""
+    kind, most = total.type, _each(total.type, 31)
+    bits = builder.and_(table, _each(kind, AWAY - 1))
+
+    def half(amount):
+        return builder.lshr(builder.shl(_each(kind, 1), amount), _each(kind, 1))
+
+    first = builder.select(builder.icmp_signed("<", bits, most), bits, most)
+    value = builder.ashr(builder.add(builder.mul(total, multiplier), half(first)), first)
+    rest = builder.sub(bits, first)
+    sign = builder.ashr(value, _each(kind, 63))
+    away = builder.and_(builder.icmp_signed("!=", rest, _each(kind, 0)), builder.icmp_signed("!=", table, bits))
+    sign = builder.select(away, sign, _each(kind, 0))
+    return builder.ashr(builder.add(builder.add(value, half(rest)), sign), rest)
 
 
 class Narrowing(NamedTuple):

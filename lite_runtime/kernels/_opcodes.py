@@ -62,6 +62,8 @@ _OWN_FLOAT: dict[str, int] = {
 _OWN_INT: dict[str, int] = {
     **{"Copy": 0, "Bool": 6, "Square": 14, "Cube": 15, "FMod": 23, "ShiftLeft": 33, "ShiftRight": 34},
     **{"FixedPointSigmoid": 36, "FixedPointTanh": 37, "RescaleUp": 38, "RescaleAway": 39, "RescaleDouble": 40},
+    **{"FixedPointDiv": 41, "InverseRoot": 42, "InverseRootShift": 43, "TableSigmoid": 44, "TableTanh": 45},
+    **{"RescaleTwice": 46},
     **{"Wrap8": 8, "Wrap16": 9, "Wrap32": 10, "WrapU8": 11, "WrapU16": 12, "WrapU32": 13},
 }
 """Instructions that do not correspond to an operator."""

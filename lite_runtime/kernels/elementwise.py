@@ -569,6 +569,12 @@ _INT_TABLE = {
     "RescaleUp": Operation(_fixed.rescale_up, 3),
     "RescaleAway": Operation(_fixed.rescale_away, 3),
     "RescaleDouble": Operation(_fixed.rescale_double, 3),
+    "FixedPointDiv": Operation(_fixed.divided, 2, 1),
+    "InverseRoot": Operation(_fixed.inverse_root),
+    "InverseRootShift": Operation(_fixed.inverse_root_shift),
+    "TableSigmoid": Operation(_fixed.table_sigmoid),
+    "TableTanh": Operation(_fixed.table_tanh),
+    "RescaleTwice": Operation(_fixed.rescale_twice, 3),
 }
 _INT_MACHINE = machine(types.int64, max(LANES // 2, 2), _in_order(_INT_TABLE, INT_OPS))
 

@@ -1,16 +1,18 @@
-"""A function of one byte as a table of its 256 results."""
+"""A function of one byte as a table of its 256 results; one of 16 bits as a table of every 128th, interpolated."""
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from lite_runtime.kernels._fixed import between_entries
 from lite_runtime.native.simd import LANES, declare, first, i16p, i32p, kernel, num, ptr, u8p
 from lite_runtime.steps.declaration import named
-from lite_runtime.steps.lookup import Lookup
+from lite_runtime.steps.lookup import Interpolated, Lookup
 
-LOOKUP = named(Lookup)
+LOOKUP, BETWEEN = named(Lookup), named(Interpolated)
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _WIDE = 4 * LANES
@@ -84,3 +86,18 @@ def _wider(pointer, size):
 
 
 x8_lookup__2, x8_lookup__4 = _wider(i16p, 2), _wider(i32p, 4)
+
+
+@kernel(Interpolated)
+def i16_interpolated(step, bases, worker, workers):
+    """Results of 16 bits: a line between two entries, halves up; the slope and the result wrap around."""
+    x, table, y, total = (
+        ptr(step, bases, BETWEEN.x),
+        ptr(step, bases, BETWEEN.table),
+        ptr(step, bases, BETWEEN.y),
+        num(step, BETWEEN.total),
+    )
+    begin, end = first(total, worker, workers, _GRAIN), first(total, worker + 1, workers, _GRAIN)
+    entries, source, target = i16p(table), i16p(x + 2 * begin), i16p(y + 2 * begin)
+    for i in range(end - begin):
+        target[i] = np.int16(between_entries(np.int32(source[i]), entries))

@@ -78,8 +78,10 @@ LINE, NEAR = 64, 4096
 """Bytes of a cache line; and how many bytes ahead a single row prefetches its weights."""
 GRAIN = 24
 """Rows in a worker's smallest share, a multiple of every tile."""
-BYTE, FLOAT, INT = 0, 1, 2
-"""Kinds of result: a requantised byte, a real number, the int32 sum."""
+BYTE, FLOAT, INT, FIXED, TWICE, REAL = range(6)
+"""Kinds of result: a requantised byte, a real number, the int32 sum. qwide only: an integer as LiteRT's own kernels
+round it, by int32 multipliers and shifts in the words of `scale` and `shift` (FIXED, TWICE), or by the words of float64
+factors (REAL)."""
 
 _F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _WORDS = types.CPointer(types.int64)

@@ -3,7 +3,7 @@
 h is rounded to 16 bits and split into two unsigned bytes, so that a gate's sum is two dot products of bytes with the
 streamed weights. The rounding of h is finer than that of the weights. The weights take a quarter of the memory traffic
 of float32, which is what limits a cell's speed. Sums of a block of weights are exact; each is converted, scaled and
-added in float32.
+added in float32. With a `scheme` h is rounded to bytes, as LiteRT does, and one dot product is enough.
 
 Weights of a panel are stored block by block: [gates][LANES] scales (float32), [gates][LANES] corrections (int32: -32768
 times the sum of the block's weights, for the 32768 that makes h unsigned), [words][gates][LANES][4] int8.
@@ -30,6 +30,7 @@ from lite_runtime.kernels._dot import (
     variable,
 )
 from lite_runtime.kernels._vmath import across_max, vlane0
+from lite_runtime.kernels.quantize import extremes, halves_away, signed_by, store_bytes
 from lite_runtime.kernels.recurrent import (
     BOTH,
     CANDIDATE_ONLY,
@@ -53,6 +54,7 @@ from lite_runtime.native.simd import (
     emit_splat,
     f32p,
     first,
+    i32p,
     kernel,
     num,
     ptr,
@@ -146,6 +148,65 @@ def _products(gates, picks):
     return products
 
 
+def _byte_products(gates, picks):
+    @intrinsic
+    def products(typing, bytes_at, zero, weights, blocks, words, out):
+        """The same with one byte of each number: int8 less `zero`."""
+        sig = types.void(*[types.int64] * 6)
+
+        def lower(context, builder, sig, args):
+            bytes_at, zero, weights, blocks, words, out = args
+            fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
+            sums = [variable(builder, ir.Constant(FLOATS, [0.0] * LANES)) for _ in picks]
+            under = [variable(builder, ir.Constant(INTS, [0] * LANES)) for _ in picks]
+            here, source = variable(builder, weights), variable(builder, bytes_at)
+            middle = emit_splat(builder, builder.trunc(builder.add(zero, _I64(128)), _I32), INTS)
+            lost = ir.Constant(INTS, [15] * LANES)
+
+            def onwards(pointer, by):
+                builder.store(builder.add(builder.load(pointer), _I64(by)), pointer)
+
+            with cgutils.for_range(builder, blocks, intp=_I64):
+                block = builder.load(here)
+                for i, gate in enumerate(picks):
+                    whole = load_ints(builder, builder.add(block, _I64(4 * LANES * (gates + gate))))
+                    builder.store(builder.mul(builder.ashr(whole, lost), middle), under[i])
+                onwards(here, 8 * LANES * gates)
+                with cgutils.for_range(builder, words, intp=_I64):
+                    place = builder.load(here)
+                    four = builder.load(at(builder, builder.load(source), _I32), align=1, typ=_I32)
+                    part = emit_splat(builder, builder.xor(four, _I32(0x80808080)), INTS)
+                    for i, gate in enumerate(picks):
+                        where = at(builder, builder.add(place, _I64(4 * LANES * gate)), BYTES)
+                        w = builder.load(where, align=4, typ=BYTES)
+                        builder.store(emit_dot(builder, builder.load(under[i]), part, w), under[i])
+                    onwards(here, 4 * LANES * gates)
+                    onwards(source, 4)
+                for i, gate in enumerate(picks):
+                    scale = load_floats(builder, builder.add(block, _I64(4 * LANES * gate)))
+                    real = builder.sitofp(builder.load(under[i]), FLOATS)
+                    builder.store(builder.call(fma, [real, scale, builder.load(sums[i])]), sums[i])
+            for i, total in enumerate(sums):
+                where = at(builder, builder.add(out, _I64(4 * LANES * i)), FLOATS)
+                builder.store(builder.load(total), where, align=4)
+            return context.get_dummy_value()
+
+        return sig, lower
+
+    return products
+
+
+@device
+def _rounded(h, hidden, scheme, high, low):
+    """Store h's bytes at `low`, its zero point at `high`; return its scale."""
+    least, most = extremes(h, hidden)
+    _, factor, zero, scale = signed_by(scheme, least, most)
+    for i in range(0, hidden, LANES):
+        store_bytes(low + i, halves_away(vload_n(f32p(h + 4 * i), hidden - i) * splat(factor)), zero, LANES)
+    i32p(high)[0] = np.int32(zero)
+    return scale
+
+
 @device
 def _take_apart(h, hidden, high, low):
     """Store h's bytes to two addresses; return the size of their quantisation step."""
@@ -160,7 +221,7 @@ def _take_apart(h, hidden, high, low):
 
 
 def _sums_of(gates, picks):
-    products = _products(gates, picks)
+    products, byte_products = _products(gates, picks), _byte_products(gates, picks)
 
     @device
     def sums_of(step, bases, d, p, unit, high, low, x):
@@ -169,8 +230,11 @@ def _sums_of(gates, picks):
         blocks, words = num(step, CELLS.blocks), num(step, CELLS.dwords)
         size = blocks * gates * (8 * LANES + 4 * LANES * words)
         panels = (hidden + LANES - 1) // LANES
-        if unit != _ZERO:
-            products(high, low, ptr(step, bases, CELLS.weights) + (d * panels + p) * size, blocks, words, x)
+        weights = ptr(step, bases, CELLS.weights) + (d * panels + p) * size
+        if unit != _ZERO and num(step, CELLS.scheme) != 0:
+            byte_products(low, np.int64(i32p(high)[0]), weights, blocks, words, x)
+        elif unit != _ZERO:
+            products(high, low, weights, blocks, words, x)
         for i in range(len(picks)):
             place = f32p(x + 4 * LANES * i)
             vstore(place, vload(place) * splat(unit) if unit != _ZERO else splat(_ZERO))
@@ -223,7 +287,8 @@ def _unit(step, bases, s, d, b, half, high, low):
     if before != 0:
         if half == CANDIDATE_ONLY:
             before = _state(step, bases, d, b) + 4 * hidden
-        unit = _take_apart(before, hidden, high, low)
+        scheme = num(step, CELLS.scheme)
+        unit = _rounded(before, hidden, scheme, high, low) if scheme != 0 else _take_apart(before, hidden, high, low)
     return unit
 
 

@@ -19,11 +19,14 @@ from lite_runtime.kernels._scaling import quantised
 from lite_runtime.native.simd import (
     LANES,
     address,
+    copysign,
+    declare,
     device,
     emit_max,
     emit_splat,
     exact,
     f32p,
+    fabs,
     first,
     i32p,
     kernel,
@@ -32,6 +35,7 @@ from lite_runtime.native.simd import (
     rint,
     splat,
     stack_floats,
+    trunc,
     u8p,
     vec,
     vload,
@@ -48,7 +52,10 @@ ROWS = named(QuantizeRows)
 
 _ZERO, _ONE, _STEPS = np.float32(0), np.float32(1), np.float32(255)
 _FIRST, _LAST = np.float32(-128), np.float32(127)
-_BY_SCALE, _BY_ANY_SCALE, _BY_INVERSE = range(3)
+_NONE, _WHOLE, _SPAN, _HALF, _DOWN, _UP = (np.float64(n) for n in (0, 1, 255, 0.5, 128, 127))
+_BY_SCALE, _BY_ANY_SCALE, _BY_INVERSE, _AWAY_BY_INVERSE = range(4)
+_UNSIGNED, _SIGNED, _SYMMETRIC, _ASYMMETRIC = range(4)
+"""The schemes of `QuantizeRows`."""
 _store = storer(types.float32, {_BY_SCALE: quantised("uint8"), _BY_ANY_SCALE: quantised("uint8", any_scale=True)})
 BATCH = 16
 """Rows whose ranges are found before the first of them is quantised."""
@@ -81,7 +88,7 @@ _least, _greatest = _across("<"), _across(">")
 
 
 @device
-def _extremes(x, count):
+def extremes(x, count):
     """(smallest, largest) of 0 and `count` elements; NaNs are ignored. Four chains of comparisons hide the latency."""
     low, high = splat(_ZERO), splat(_ZERO)
     low_1, low_2, low_3, high_1, high_2, high_3 = low, low, low, high, high, high
@@ -114,7 +121,7 @@ def f32_range(step, bases, worker, workers):
         row = item // pieces
         begin = (item - row * pieces) * size
         found = f32p(ranges + 8 * item)
-        found[0], found[1] = _extremes(x + 4 * (row * n + begin), min(size, n - begin))
+        found[0], found[1] = extremes(x + 4 * (row * n + begin), min(size, n - begin))
 
 
 @exact
@@ -138,8 +145,53 @@ def _signed_steps(low, high):
     return _BY_INVERSE, inverse, rint(select(zero < _LAST, zero, _LAST)), _ONE / inverse
 
 
+@exact
+def _symmetric_steps(low, high):
+    reach = select(-low > high, -low, high)
+    inverse = select(reach == _ZERO, _ZERO, _LAST / reach)
+    return _AWAY_BY_INVERSE, inverse, _ZERO, select(reach == _ZERO, _ONE, reach / _LAST)
+
+
+@exact
+def _asymmetric_steps(low, high):
+    """The zero point is computed in float64."""
+    span = np.float64(high - low)
+    step = select(span == _NONE, _WHOLE, span / _SPAN)
+    first, last = np.float64(low) / step, np.float64(high) / step
+    zero = select(_DOWN + fabs(first) < _UP + fabs(last), -_DOWN - first, _UP - last)
+    zero = trunc(zero + copysign(_HALF, zero))
+    zero = select(zero < _UP, select(zero > -_DOWN, zero, -_DOWN), _UP)
+    scale = np.float32(step)
+    inverse = select((span == _NONE) | (scale == _ZERO), _ZERO, _ONE / scale)
+    return _AWAY_BY_INVERSE, inverse, np.float32(select(span == _NONE, _NONE, zero)), scale
+
+
+@exact
+def signed_by(scheme, low, high):
+    """(kind of store, its factor, zero point, scale) of int8."""
+    if scheme == _SYMMETRIC:
+        return _symmetric_steps(low, high)
+    if scheme == _ASYMMETRIC:
+        return _asymmetric_steps(low, high)
+    return _signed_steps(low, high)
+
+
 @intrinsic
-def _store_bytes(typing, target, values, zero, live):
+def halves_away(typing, values):
+    """Whole numbers, halves away from zero, by adding a half."""
+
+    def lower(context, builder, sig, args):
+        kind = args[0].type
+        halves = ir.Constant(kind, [0.5] * LANES)
+        sign = declare(builder, f"llvm.copysign.v{LANES}f32", kind, kind, kind)
+        whole = declare(builder, f"llvm.trunc.v{LANES}f32", kind, kind)
+        return builder.call(whole, [builder.fadd(args[0], builder.call(sign, [halves, args[0]]))])
+
+    return vec(vec), lower
+
+
+@intrinsic
+def store_bytes(typing, target, values, zero, live):
     """Store the first `live` lanes as bytes: rounded half to even, plus `zero`, saturated; NaN gives -128."""
 
     def lower(context, builder, sig, args):
@@ -161,24 +213,31 @@ def _quantise(kind, y, x, count, zero, by):
         scale = splat(by)
         at = 0
         while at + LANES <= count:
-            _store_bytes(y + at, vload(f32p(x + 4 * at)) * scale, zero, LANES)
+            store_bytes(y + at, vload(f32p(x + 4 * at)) * scale, zero, LANES)
             at += LANES
         if at < count:
-            _store_bytes(y + at, vload_n(f32p(x + 4 * at), count - at) * scale, zero, count - at)
+            store_bytes(y + at, vload_n(f32p(x + 4 * at), count - at) * scale, zero, count - at)
+    elif kind == _AWAY_BY_INVERSE:
+        scale = splat(by)
+        for at in range(0, count, LANES):
+            store_bytes(y + at, halves_away(vload_n(f32p(x + 4 * at), count - at) * scale), zero, count - at)
     else:
         _store(kind, y, f32p(x), count, zero, by)
 
 
 @exact
-def _steps(signed, ranges, rows):
+def _steps(scheme, ranges, rows):
     """The parameters that follow from each of `rows` ranges: kinds of store, their scales, zero points and scales,
     BATCH of each. It is a separate loop, so that the divisions of several rows overlap."""
     kinds, stores = i32p(ranges + 8 * BATCH), f32p(ranges + 12 * BATCH)
     zeros, scales = f32p(ranges + 16 * BATCH), f32p(ranges + 20 * BATCH)
     low, high = f32p(ranges), f32p(ranges + 4 * BATCH)
-    if signed:
+    if scheme == _SIGNED:
         for i in range(rows):
             kinds[i], stores[i], zeros[i], scales[i] = _signed_steps(low[i], high[i])
+    elif scheme != _UNSIGNED:
+        for i in range(rows):
+            kinds[i], stores[i], zeros[i], scales[i] = signed_by(scheme, low[i], high[i])
     else:
         for i in range(rows):
             kinds[i], stores[i], zeros[i], scales[i] = _unsigned_steps(low[i], high[i])
@@ -213,14 +272,14 @@ def f32_quantize_rows(step, bases, worker, workers):
     x, ranges = ptr(step, bases, ROWS.x), ptr(step, bases, ROWS.ranges)
     y, scales, zeros = ptr(step, bases, ROWS.y), ptr(step, bases, ROWS.scales), ptr(step, bases, ROWS.zeros)
     rows, n, pieces, size = num(step, ROWS.rows), num(step, ROWS.n), num(step, ROWS.pieces), num(step, ROWS.size)
-    signed = num(step, ROWS.signed) != 0
+    scheme = num(step, ROWS.scheme)
     held = address(stack_floats(_HELD))
     low, high, kinds, by = f32p(held), f32p(held + 4 * BATCH), i32p(held + 8 * BATCH), f32p(held + 12 * BATCH)
     zero, scale = f32p(held + 16 * BATCH), f32p(held + 20 * BATCH)
     if rows == 1 and pieces == 1:  # without a list: the usual case in models of a few microseconds
         if worker == 0:
-            least, most = _extremes(x, n)
-            one = _signed_steps(least, most) if signed else _unsigned_steps(least, most)
+            least, most = extremes(x, n)
+            one = _unsigned_steps(least, most) if scheme == _UNSIGNED else signed_by(scheme, least, most)
             _finish(one, x, n, y, scales, zeros)
         return
     items = rows * pieces
@@ -229,10 +288,10 @@ def f32_quantize_rows(step, bases, worker, workers):
         count = min(BATCH, last - start)
         for i in range(count):
             if ranges == 0:
-                low[i], high[i] = _extremes(x + 4 * (start + i) * n, n)
+                low[i], high[i] = extremes(x + 4 * (start + i) * n, n)
             else:
                 low[i], high[i] = _range_of(ranges + 8 * ((start + i) // pieces) * pieces, pieces)
-        _steps(signed, held, count)
+        _steps(scheme, held, count)
         for i in range(count):
             row = (start + i) // pieces if pieces > 1 else start + i
             begin = (start + i - row * pieces) * size

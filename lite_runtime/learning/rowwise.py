@@ -265,7 +265,7 @@ def _attention(v: View) -> int:
 
 
 _FAMILIES: tuple[tuple[str, Rule], ...] = (
-    ("QuantizeLinear DequantizeLinear LookupTable", _only(0)),
+    ("QuantizeLinear DequantizeLinear InterpolatedTable LookupTable", _only(0)),
     ("DynamicQuantizeLinear", lambda v: v.keeps() if v.attr("kept", 0) else MIXED),
     ("QLinearConv QLinearConvTranspose QLinearAveragePool QLinearGlobalAveragePool QLinearResize", _quantized(0)),
     ("QLinearAdd QLinearSub QLinearMul", _quantized(0, 3)),

@@ -29,7 +29,8 @@ RECORDS: tuple[Operator, ...] = (
         outputs=(0, 3),
         attrs=(
             "activation_alpha:F activation_beta:F activations:S block_size:i clip:f "
-            "direction:s(forward|reverse|bidirectional) hidden_size:i input_forget:i layout:i"
+            "direction:s(forward|reverse|bidirectional) hidden_size:i input_forget:i layout:i "
+            "rounding:s(|SYMMETRIC|ASYMMETRIC)"
         ),
         traits=("recurrent", "wide"),
     ),

@@ -58,6 +58,8 @@ def attr_int(n: Inference, name: str, default: int, allowed: Collection[int] | N
     if isinstance(value, bool) or not isinstance(value, int):
         raise n.error(f"expected attribute {name} to be an integer, got {value!r}")
     if allowed is not None and value not in allowed:
+        if isinstance(allowed, range) and len(allowed) > 16:
+            raise n.error(f"expected attribute {name} in [{allowed[0]}, {allowed[-1]}], got {value}")
         raise n.error(f"expected attribute {name} to be one of {sorted(allowed)}, got {value}")
     return value
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.ops._panels import tile_vectors
 from lite_runtime.ops.registry import Binder, NoKernel, Operand
-from lite_runtime.reference.fixed_point import short_multiplier_of
+from lite_runtime.reference.fixed_point import multiplier_of, short_multiplier_of
 from lite_runtime.reference.qlinear import bounds_of
 
 __all__ = [
@@ -39,12 +40,17 @@ __all__ = [
     "quantised_panels",
     "result_of",
     "scale_of",
+    "settle",
     "signed",
+    "sums_of",
     "terms_of",
 ]
 
-BYTE, FLOAT, INT, FIXED = range(4)
+BYTE, FLOAT, INT, FIXED, TWICE, REAL = range(6)
 """Kinds of result, as named in kernels/qgemm.py."""
+_ROUNDED = {"FIXED": FIXED, "TWICE": TWICE, "DOUBLE": TWICE, "LANES": TWICE, "REAL": REAL}
+_AWAY = 64
+"""The flag of a shift whose second rounding is away from zero, as named in kernels/_dot.py."""
 _BYTES = ("int8", "uint8")
 
 
@@ -141,18 +147,50 @@ def scale_of(t: Terms) -> Array:
         return scale if t.y_scale is None else scale / t.y_scale
 
 
-def factors(t: Terms, kind: int, real_bias: Array, groups: int, lanes: int) -> tuple[Array, Array]:
-    """The tables `scale` and `shift` of a kernel: float32 factors and real biases. FIXED: int32 multipliers and shifts
-    in the same words."""
-    if kind != FIXED:
-        return per_column(scale_of(t), groups, lanes, "float32"), per_column(real_bias, groups, lanes, "float32")
+def factors(b: Binder, t: Terms, kind: int, real_bias: Array, groups: int) -> tuple[Array, Array]:
+    """The tables `scale` and `shift` of a kernel: float32 factors and real biases. From FIXED on: int32 multipliers and
+    shifts, or the words of float64 factors, in their place."""
+    if kind < FIXED:
+        return per_column(scale_of(t), groups, b.lanes, "float32"), per_column(real_bias, groups, b.lanes, "float32")
     assert not isinstance(t.x_scale, Operand) and t.y_scale is not None
     reals = np.float64(t.x_scale) * t.w_scale.astype(np.float64) / np.float64(t.y_scale)
     if not (np.isfinite(reals) & (reals >= 0)).all():
         raise NoKernel("factors that are negative or not finite")
-    tables = np.array([short_multiplier_of(float(real)) for real in reals]).T
-    scale, shift = (per_column(table, groups, lanes, "int32", 1).view(np.float32) for table in tables)
+    if kind == REAL:
+        tables = np.ascontiguousarray(reals).view(np.int32).reshape(-1, 2).T
+    else:
+        multiplier = short_multiplier_of if kind == FIXED else multiplier_of
+        tables = np.array([multiplier(float(real)) for real in reals]).T
+        count, rounding = len(reals), b.attr("rounding", "")
+        tables[1, {"DOUBLE": 0, "LANES": count // 8 * 8}.get(rounding, count) :] += _AWAY
+    scale, shift = (per_column(table, groups, b.lanes, "int32", 1).view(np.float32) for table in tables)
     return scale, shift
+
+
+def sums_of(b: Binder, r: Result, out: Operand) -> Operand:
+    """Where the step of a product writes: the result, or memory for sums and a vector after them."""
+    return b.scratch("int32", (out.size + b.lanes,)) if r.settled else out
+
+
+def settle(b: Binder, t: Terms, r: Result, sums: Operand, out: Operand) -> None:
+    """Append the step that rounds the sums, if there is one."""
+    if not r.settled:
+        return
+    columns = len(t.w_zero)
+    tables = factors(b, t, r.settled, np.zeros(columns), 1)
+    b.emit(
+        steps.SettleSums(
+            x=sums,
+            multipliers=b.constant(tables[0]),
+            shifts=b.constant(tables[1]),
+            y=out,
+            rows=out.size // columns,
+            columns=columns,
+            zero=r.zero,
+            low=int(r.low) + r.zero,
+            high=int(r.high) + r.zero,
+        )
+    )
 
 
 if TYPE_CHECKING:
@@ -189,6 +227,8 @@ class Result(NamedTuple):
     high: float
     turn: int = 0
     wild: bool = False
+    settled: int = 0
+    """TWICE: the step's results are sums, which a second step rounds."""
 
 
 def _clamp(b: Binder) -> dict[str, float | str]:
@@ -214,7 +254,11 @@ def result_of(b: Binder, t: Terms, out: Operand) -> Result:
     dtype, turn = np.dtype(out.dtype), 128 if out.dtype == "int8" else 0
     least, most = bounds_of(dtype, float(t.y_scale), t.y_zero, **clamp)  # type: ignore[arg-type]
     bounds = float(least - t.y_zero), float(most - t.y_zero)
-    kind = FIXED if t.wide and b.attr("rounding", "") else BYTE
+    kind = _ROUNDED.get(b.attr("rounding", ""), BYTE)
+    if kind in (FIXED, REAL) and not t.wide:
+        raise NoKernel("sums of 64 bits, of bytes")
+    if kind != BYTE and not t.wide:
+        return Result(INT, 4, t.y_zero, *bounds, settled=kind)
     return Result(kind, dtype.itemsize, t.y_zero, *bounds, turn, not (np.abs(scale_of(t)) < 1).all())
 
 
@@ -252,6 +296,11 @@ class Terms:
         return self.x.dtype == "int16"
 
     @property
+    def deep(self) -> bool:
+        """Whether weights are int16, too."""
+        return self.w.dtype == "int16"
+
+    @property
     def size(self) -> int:
         """Bytes per activation."""
         return 2 if self.wide else 1
@@ -281,7 +330,8 @@ def terms_of(b: Binder, columns: int) -> Terms:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = found
     out = b.outputs[0]
     assert x is not None and w is not None and out is not None
-    if x.dtype not in (*_BYTES, "int16") or w.dtype not in _BYTES or (x.dtype == "int16" and w.value is None):
+    allowed = _BYTES if x.dtype != "int16" else (*_BYTES, "int16") if w.value is not None else ("int16",)
+    if x.dtype not in (*_BYTES, "int16") or w.dtype not in allowed or (w.dtype == "int16" and "Conv" in b.node.op):
         raise NoKernel(f"{x.dtype} times {w.dtype}")
     if out.dtype not in (("int16", "float32") if x.dtype == "int16" else (*_BYTES, "int32", "float32")):
         raise NoKernel(f"{x.dtype} to {out.dtype}")

@@ -363,8 +363,21 @@ def _bit_shift(p: Program, node: Node) -> int:
 
 @_rule("FixedPointSigmoid", "FixedPointTanh")
 def _fixed_point(p: Program, node: Node) -> int:
+    if node.attrs.get("interpolated", 0):
+        return p.emit(node.op.replace("FixedPoint", "Table"), p.arg(node, 0))
     bits = node.attrs.get("integer_bits", 3)
     return p.emit(node.op, p.arg(node, 0), parameters=(float(bits),))  # type: ignore[arg-type]
+
+
+@_rule("FixedPointRsqrt")
+def _fixed_point_root(p: Program, node: Node) -> int:
+    return p.emit("InverseRoot" if node.attrs.get("part") == "MULTIPLIER" else "InverseRootShift", p.arg(node, 0))
+
+
+@_rule("FixedPointDiv")
+def _fixed_point_div(p: Program, node: Node) -> int:
+    multiplier, shift = (int(node.attrs[name]) for name in ("multiplier", "shift"))  # type: ignore[arg-type]
+    return p.emit("FixedPointDiv", p.arg(node, 0), p.arg(node, 1), parameters=(float(64 * multiplier + shift),))
 
 
 @_rule("Rescale")

@@ -163,10 +163,13 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
     out, lanes = b.outputs[0], b.lanes
     assert out is not None
     r = q.result_of(b, t, out)
+    target = q.sums_of(b, r, out)
     table = -(-p.columns // lanes) * lanes * (8 if t.wide else 4)  # bytes of a batch's biases
     panel = q.panel_bytes(len(places), p.columns, lanes, t.shifted)
-    scale, column_shift = q.factors(t, r.kind, shift, p.groups, lanes)
-    declared = steps.X16Gemm if t.wide else steps.X8GemmShifted if t.shifted else steps.X8Gemm
+    scale, column_shift = q.factors(b, t, r.kind, shift, p.groups)
+    declared = (
+        steps.X16GemmDeep if t.deep else steps.X16Gemm if t.wide else steps.X8GemmShifted if t.shifted else steps.X8Gemm
+    )
     b.emit(
         declared(
             a=a,
@@ -178,7 +181,7 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
             weight_sum=w.weight_sum,
             weight_zero=b.constant(q.per_column(t.w_zero, p.groups, lanes, "int32")),
             **q.moving_operands(b, t),
-            c=out,
+            c=target,
             rows=p.rows,
             columns=p.columns,
             dwords=len(places),
@@ -207,6 +210,7 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
             wild=int(r.wild),
         )
     )
+    q.settle(b, t, r, target, out)
 
 
 def _constant_weights(
@@ -322,6 +326,7 @@ def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
     flat = channels < block and block % channels == 0 and g.strides[1] == 1
     line = g.out[1] * channels
     r = q.result_of(b, t, out)
+    target = q.sums_of(b, r, out)
     declared = steps.X8DepthwiseShifted if t.shifted else steps.X8Depthwise
     b.emit(
         declared(
@@ -335,7 +340,7 @@ def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
             weight_zero=b.constant(t.w_zero[order].astype("int32")),
             **q.moving_operands(b, t),
             ones=b.constant((np.arange(4 * fours) < taps).astype(np.uint8)),
-            y=out,
+            y=target,
             images=g.images,
             height=g.out[0],
             width=-(-line // block) if flat else g.out[1],
@@ -355,6 +360,7 @@ def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
             wild=int(r.wild),
         )
     )
+    q.settle(b, t, r, target, out)
 
 
 def _wide_depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
@@ -378,7 +384,7 @@ def _wide_depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
 
     _, bias = _folded(t, b.packed(t.w, "sums depthwise", sums).value, taps)
     r = q.result_of(b, t, out)
-    scale, shift = q.factors(t, r.kind, _real_bias(t, channels), 1, lanes)
+    scale, shift = q.factors(b, t, r.kind, _real_bias(t, channels), 1)
     b.emit(
         steps.X16Depthwise(
             x=image,
@@ -523,6 +529,8 @@ def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, tu
         return _constant_weights(b, t, f"matrices {turned}", split, 1, arrange)
     if np.ptp(t.w_zero):
         raise NoKernel("zero points by column of a computed operand")
+    if t.wide:
+        return _right_of_shorts(b, t, split, batches, k, n, turned)
     if t.bias is not None and t.bias.dtype == "int32" and len(t.bias.shape) != 1:
         raise NoKernel(f"a bias of shape {list(t.bias.shape)}")
     lanes, padded, size = b.lanes, -(-n // b.lanes) * b.lanes, q.panel_bytes(len(split.places), n, b.lanes, t.shifted)
@@ -553,3 +561,28 @@ def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, tu
         )
     )
     return _Weights(packed, bias, weight_sum)
+
+
+def _right_of_shorts(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, turned: bool) -> _Weights:
+    """A computed right operand of int16, packed by a step."""
+    if t.w_zero.any() or t.known_zero or t.bias is not None:
+        raise NoKernel("zero points or a bias with a computed operand of int16")
+    size, padded = q.panel_bytes(len(split.places), n, b.lanes, False), -(-n // b.lanes) * b.lanes
+    packed = b.scratch("uint8", (batches * size,))
+    row_step, column_step = (1, k) if turned else (n, 1)
+    step = steps.X16Pack(
+        b=t.w,
+        packed=packed,
+        depth=k,
+        columns=n,
+        vectors=q.full_vectors(n, b.lanes, False),
+        row_step=row_step,
+        column_step=column_step,
+        batches=batches,
+        batch_b=2 * k * n,
+        batch_packed=size,
+    )
+    b.emit(step)
+    return _Weights(
+        packed, b.constant(np.zeros((batches, padded), np.int64)), b.constant(np.zeros((batches, padded), np.int32))
+    )

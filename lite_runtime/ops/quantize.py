@@ -14,6 +14,7 @@ from lite_runtime.graph import Array, itemsize
 from lite_runtime.ops._axes import attr_int, axis_of
 from lite_runtime.ops._checks import choice, element_type, one_of
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Spec, bind, infer
+from lite_runtime.reference.quantize import SCHEMES
 
 __all__: list[str] = []
 
@@ -68,6 +69,8 @@ def _dynamic_quantize(n: Inference) -> list[Spec]:
     data, dtype = one_of(n, 0, ("float32",)), choice(n, "dtype", "uint8", _BYTES)
     rank = len(data.shape)
     kept = attr_int(n, "kept", 0, range(max(rank, 1)))
+    if choice(n, "scheme", "", SCHEMES) and dtype != "int8":
+        raise n.error(f"expected dtype int8 with a scheme, got {dtype!r}")
     rows = (*data.shape[:kept], *(1,) * (rank - kept)) if kept else ()
     return [Spec(dtype, data.shape), Spec("float32", rows), Spec(dtype, rows)]
 
@@ -98,7 +101,7 @@ def _bind_dynamic(b: Binder) -> None:
         ranges = b.scratch("float32", (rows, pieces, 2))
         b.emit(steps.Range(x=x, ranges=ranges, rows=rows, n=n, pieces=pieces, size=PIECE))
     y, scales, zeros = [*b.outputs, None, None][:3]
-    signed = int(b.attr("dtype", "uint8") == "int8")
+    signed = b.attr("dtype", "uint8") == "int8"
     b.emit(
         steps.QuantizeRows(
             x=x,
@@ -110,7 +113,7 @@ def _bind_dynamic(b: Binder) -> None:
             n=n,
             pieces=pieces,
             size=PIECE,
-            signed=signed,
+            scheme=1 + SCHEMES.index(b.attr("scheme", "")) if signed else 0,
         ),
         parallel=rows * pieces > 1,
     )

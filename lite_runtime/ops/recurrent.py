@@ -17,7 +17,9 @@ from lite_runtime import steps
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.ops._axes import FLOATS, attr_float, attr_int, expect
+from lite_runtime.ops._checks import choice
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+from lite_runtime.reference.quantize import SCHEMES
 
 __all__: list[str] = []
 
@@ -111,6 +113,8 @@ def _infer_recurrent(n: Inference) -> tuple[Spec, ...]:
     y = Spec(x.dtype, (batch, time, count, hidden) if layout else (time, count, batch, hidden))
     if n.node.op != "LSTM":
         return y, Spec(x.dtype, state)
+    if choice(n, "rounding", "", SCHEMES) and not narrow:
+        raise n.error("expected scales with a rounding, got none")
     _shaped(n, 6, "initial_c", x.dtype, state)
     _shaped(n, 7, "P", x.dtype, (count, 3 * hidden))
     return y, Spec(x.dtype, state), Spec(x.dtype, state)
@@ -352,7 +356,10 @@ def _bind_recurrent(b: Binder) -> None:
     late = op == "GRU" and variant == BOTH
     clip = b.attr("clip")
     shares, row = _project(b, x, gates, count, hidden, late)
+    rounding = b.attr("rounding", "")
     kernel, recurrent, more = _weights(b, r, kernel, gates)
+    if rounding and more is None:
+        raise NoKernel(f"h rounded to bytes, of more than {_MOST_BYTES} units")
     results = [*b.outputs, None, None, None][:3]
     strides = _strides(layout, time, count, batch, hidden)
     history = results[0]
@@ -394,7 +401,9 @@ def _bind_recurrent(b: Binder) -> None:
         if more is None:
             return steps.FloatCells(gates=shares, weights=recurrent, extra=extra, **words)
         blocks, dwords = more
-        return steps.ByteCells(gates=shares, weights=recurrent, extra=extra, blocks=blocks, dwords=dwords, **words)
+        scheme = 1 + SCHEMES.index(rounding) if rounding else 0
+        narrow = {"blocks": blocks, "dwords": dwords, "scheme": scheme}
+        return steps.ByteCells(gates=shares, weights=recurrent, extra=extra, **narrow, **words)
 
     worth = _WORTH_SHARING << 2 if more is not None else _WORTH_SHARING
     if time == 1 or (time <= _MOST_STEPS and batch * gates * hidden * hidden >= worth):
@@ -455,6 +464,8 @@ def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Opera
     scale, block, hidden = scales.value, b.attr("block_size", 0), r.shape[2]
     if scale.shape[-1] == 1:
         block = -(-hidden // 4) * 4
+    if b.attr("rounding", "") and block > _LONGEST_BLOCK:
+        scale, block = np.repeat(scale, -(-hidden // _LONGEST_BLOCK), -1), _LONGEST_BLOCK
     if block % 4 == 0 and block <= _LONGEST_BLOCK and block * scale.shape[-1] <= _MOST_BYTES:
         layout = f"recurrent bytes {gates} {block} {lanes}"
         packed = b.packed(r, layout, lambda value: pack_bytes(value, scale, block, gates, lanes))

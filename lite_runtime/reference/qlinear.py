@@ -14,7 +14,7 @@ import numpy as np
 
 from lite_runtime.graph import Array
 from lite_runtime.reference.convolution import convolve
-from lite_runtime.reference.fixed_point import short_multiplier_of
+from lite_runtime.reference.fixed_point import multiplier_of, rescaled, short_multiplier_of
 from lite_runtime.reference.linear import matmul
 from lite_runtime.reference.movement import to_channels_first, to_channels_last
 from lite_runtime.reference.quantize import dequantize, integer_range, quantize
@@ -22,7 +22,7 @@ from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import axis_of, is_integer, require, scalar, widen
 from lite_runtime.reference.windows import resolve
 
-__all__ = ["bounds_of", "clamped", "requantize"]
+__all__ = ["ROUNDINGS", "bounds_of", "clamped", "requantize"]
 
 
 def _centred(x: Array, zero_point: Array | None, axis: int) -> Array:
@@ -111,14 +111,33 @@ def requantize(total: Array, factor: Array, y_zero: Array, low: int, high: int) 
     return np.asarray(np.clip(moved, low, high).astype(np.int64).astype(y_zero.dtype))
 
 
-def _rescaled(
-    total: Array, left: Array, right: Array, y_scale: np.float32, y_zero: Array, low: int, high: int
-) -> Array:
-    """LiteRT's result of 16-bit convolutions: the sum times a 15-bit multiplier / 2**shift, halves up."""
-    reals = np.asarray(left.astype(np.float64) * right.astype(np.float64) / np.float64(y_scale))
-    found = [short_multiplier_of(float(real)) for real in reals.reshape(-1)]
-    multiplier, shift = (np.array(part, np.int64).reshape(reals.shape) for part in zip(*found, strict=True))
-    moved = (total * multiplier + (1 << (shift - 1))) >> shift
+ROUNDINGS = ("", "FIXED", "TWICE", "DOUBLE", "LANES", "REAL")
+"""Of a sum to a quantised result: once in float32, or as LiteRT's own kernels round, see `_rescaled`."""
+
+
+_WITHIN = {"FIXED": "UP", "LANES": "TWICE"}
+"""What Rescale calls them."""
+
+
+def _rescaled(total: Array, reals: Array, y_zero: Array, low: int, high: int, rounding: str) -> Array:
+    """The sum times a real factor as LiteRT's own kernels compute it.
+
+    FIXED: an int64 sum times a 15-bit multiplier / 2**shift, halves up. TWICE, DOUBLE: an int32 sum times a 31-bit
+    multiplier, rounded twice, as by Rescale. LANES, of axis 1: TWICE before the last multiple of eight, where vector
+    code computes, DOUBLE after it. REAL: in float64, halves away from zero.
+    """
+    if rounding == "REAL":
+        moved = total.astype(np.float64) * reals
+        moved = np.trunc(moved) + np.sign(moved) * (np.abs(moved - np.trunc(moved)) >= 0.5)
+    else:
+        multiplier_by = short_multiplier_of if rounding == "FIXED" else multiplier_of
+        found = [multiplier_by(float(real)) for real in reals.reshape(-1)]
+        multiplier, shift = (np.array(part, np.int64).reshape(reals.shape) for part in zip(*found, strict=True))
+        total = total if rounding == "FIXED" else total.astype(np.int32).astype(np.int64)
+        moved = rescaled(total, multiplier, shift, _WITHIN.get(rounding, rounding))
+        if rounding == "LANES":
+            last = np.arange(total.shape[1]).reshape(-1, *(1,) * (total.ndim - 2)) >= total.shape[1] // 8 * 8
+            moved = np.where(last, rescaled(total, multiplier, shift, "DOUBLE"), moved)
     return np.asarray(np.clip(moved + int(scalar(y_zero, "y_zero_point")), low, high)).astype(y_zero.dtype)
 
 
@@ -151,8 +170,9 @@ def _finish(
     if y_scale is not None and y_zero is not None:
         step = np.float32(scalar(widen(y_scale), "y_scale"))
         low, high = bounds_of(y_zero.dtype, float(step), int(scalar(y_zero, "y_zero_point")), **activation)
-        if rounding and not narrow:
-            return _rescaled(_accumulated(total, narrow, bias), left, right, step, y_zero, low, high)
+        if rounding:
+            reals = np.asarray(left.astype(np.float64) * right.astype(np.float64) / np.float64(step))
+            return _rescaled(_accumulated(total, narrow, bias), reals, y_zero, low, high, rounding)
         return requantize(_accumulated(total, narrow, bias), left * right / step, y_zero, low, high)
     require(y_scale is None and y_zero is None, "expected both y_scale and y_zero_point, or neither")
     whole = _accumulated(total, narrow, None)
@@ -192,9 +212,11 @@ def _qlinear_matmul(
     bias: Array | None = None,
     /,
     transB: int = 0,
+    rounding: str = "",
     **activation: Any,
 ) -> Array:
-    """Scales and zero points per row of A, per column of B, or one in total; bias broadcasts along the columns."""
+    """Scales and zero points per row of A, per column of B, or one in total; bias broadcasts along the columns. Sums of
+    a quantised result are rounded once in float32; by `rounding`, as `_rescaled` says."""
     require(not transB or b.ndim >= 2, f"expected at least a matrix to transpose, got shape {b.shape}")
     b = np.swapaxes(b, -1, -2) if transB else b
     if y_zero is not None and not is_integer(y_zero.dtype):
@@ -206,7 +228,7 @@ def _qlinear_matmul(
     rows, columns = (one.reshape(()) if one.size == 1 else one for one in (widen(a_scale), widen(b_scale)))
     rows = rows.reshape(-1, 1) if rows.ndim == 1 else rows
     scales = rows.astype(np.float32), columns.astype(np.float32)
-    return _finish(total, a.dtype.itemsize == 1, *scales, y_scale, y_zero, bias, activation)
+    return _finish(total, a.dtype.itemsize == 1, *scales, y_scale, y_zero, bias, activation, rounding)
 
 
 @define("QLinearConv")
@@ -228,8 +250,8 @@ def _qlinear_conv(
     rounding: str = "",
     **window: Any,
 ) -> Array:
-    """B is in units of x_scale * w_scale, or real; W may have scales and zero points per output channel. `rounding`
-    FIXED: int16 sums are multiplied in LiteRT's fixed-point arithmetic."""
+    """B is in units of x_scale * w_scale, or real; W may have scales and zero points per output channel. `rounding` as
+    in QLinearMatMul."""
     x = to_channels_first(x, layout)
     if x_zero is not None and x_zero.size > 1:
         x_zero = x_zero.reshape(-1, *(1,) * (x.ndim - 1))

@@ -113,22 +113,39 @@ def _in_place(fn: np.ufunc, values: Array, by: Array, axis: int, block_size: int
 
 
 @define("DynamicQuantizeLinear")
-def _dynamic_quantize_linear(x: Array, /, kept: int = 0, dtype: str = "uint8") -> tuple[Array, Array, Array]:
+def _dynamic_quantize_linear(
+    x: Array, /, kept: int = 0, dtype: str = "uint8", scheme: str = ""
+) -> tuple[Array, Array, Array]:
     """x quantised over its own range, widened to include 0, in 255 steps: (y, scale, zero point). All zeros: scale 1.
 
-    uint8: ONNX's operator. int8: XNNPACK's, which multiplies by 1 / scale and moves the zero point to the nearer end.
+    uint8: ONNX's operator. int8: XNNPACK's, which multiplies by 1 / scale and moves the zero point to the nearer end;
+    or by `scheme` SYMMETRIC or ASYMMETRIC that of LiteRT's own kernels, which round halves away from zero
+    (kernels/internal/optimized/neon_tensor_utils.cc): without a zero point and in 254 steps, or with one.
     With kept=k > 0 each index of the first k axes has its own range, and scale and zero point have the rank of x with
     size 1 in the other axes.
     """
     require(dtype in ("uint8", "int8"), f"expected dtype uint8 or int8, got {dtype!r}")
+    require(scheme in SCHEMES, f"expected scheme to be one of {', '.join(map(repr, SCHEMES))}, got {scheme!r}")
+    require(not scheme or dtype == "int8", f"expected dtype int8 with a scheme, got {dtype!r}")
     require(0 <= kept < max(x.ndim, 1), f"expected kept in [0, {max(x.ndim, 1) - 1}] for rank {x.ndim}, got {kept}")
-    axes, ends = tuple(range(kept, x.ndim)), np.iinfo(dtype)
-    numbers = np.where(np.isnan(x), np.float32(0), x)
-    low = np.asarray(numbers.min(axis=axes, initial=0, keepdims=kept > 0))
-    high = np.asarray(numbers.max(axis=axes, initial=0, keepdims=kept > 0))
-    steps, scale, zero = (_unsigned_steps if dtype == "uint8" else _signed_steps)(x, low, high)
-    y = np.nan_to_num(np.rint(steps).astype(np.float64) + zero, nan=ends.min)
+    ends = np.iinfo(dtype)
+    steps, scale, zero = (_unsigned_steps if dtype == "uint8" else _SCHEMES[scheme])(x, *_range(x, kept))
+    whole = halves_away(steps) if scheme else np.rint(steps)
+    y = np.nan_to_num(whole.astype(np.float64) + zero, nan=ends.min)
     return np.clip(y, ends.min, ends.max).astype(dtype), scale, np.asarray(zero).astype(dtype)
+
+
+def _range(x: Array, kept: int) -> tuple[Array, Array]:
+    """(smallest, largest) of 0 and the numbers at each index of the first `kept` axes."""
+    axes, numbers = tuple(range(kept, x.ndim)), np.where(np.isnan(x), np.float32(0), x)
+    low = numbers.min(axis=axes, initial=0, keepdims=kept > 0)
+    return np.asarray(low), np.asarray(numbers.max(axis=axes, initial=0, keepdims=kept > 0))
+
+
+def whole_rows(x: Array, scheme: str) -> tuple[Array, Array]:
+    """(rows of integers without their zero points, scales) by a scheme of DynamicQuantizeLinear."""
+    q, scale, zero = _dynamic_quantize_linear(x, kept=1, dtype="int8", scheme=scheme)
+    return q.astype(np.int64) - zero, scale
 
 
 def _unsigned_steps(x: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
@@ -148,6 +165,37 @@ def _signed_steps(x: Array, low: Array, high: Array) -> tuple[Array, Array, Arra
     zero = np.where((least + first) + (most + last) > 0, least - first, most - last)
     zero = np.where(zero > least, np.minimum(zero, most), least)
     return x * inverse, np.float32(1) / inverse, np.rint(zero)
+
+
+def _symmetric_steps(x: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
+    """(x * inverse, scale, 0)."""
+    reach, most = np.maximum(-low, high), np.float32(127)
+    none = reach == 0
+    inverse = np.where(none, np.float32(0), most / np.where(none, np.float32(1), reach))
+    return x * inverse, np.where(none, np.float32(1), reach / most), np.zeros_like(reach)
+
+
+def _asymmetric_steps(x: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
+    """(x * inverse, scale, zero point); the zero point is computed in float64."""
+    span = (high - low).astype(np.float64)
+    none = span == 0
+    step = np.where(none, 1, span / 255)
+    first, last = low / step, high / step
+    zero = np.where(128 + np.abs(first) < 127 + np.abs(last), -128 - first, 127 - last)
+    zero = np.where(none, 0, np.clip(np.nan_to_num(halves_away(zero), nan=127), -128, 127))
+    scale = step.astype(np.float32)
+    inverse = np.where(none | (scale == 0), np.float32(0), np.float32(1) / np.where(scale == 0, np.float32(1), scale))
+    return x * inverse, scale, zero
+
+
+def halves_away(x: Array) -> Array:
+    """Whole numbers, halves away from zero, by adding a half."""
+    return np.asarray(np.trunc(x + np.copysign(x.dtype.type(0.5), x)))
+
+
+_SCHEMES = {"": _signed_steps, "SYMMETRIC": _symmetric_steps, "ASYMMETRIC": _asymmetric_steps}
+SCHEMES = tuple(_SCHEMES)
+"""How DynamicQuantizeLinear finds the integers of int8: XNNPACK's, and those of LiteRT's own kernels."""
 
 
 @define("LookupTable")

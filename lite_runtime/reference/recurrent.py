@@ -9,6 +9,7 @@ import numpy as np
 from lite_runtime.errors import UnsupportedOpError
 from lite_runtime.graph import Array
 from lite_runtime.reference.activation import elu, hard_sigmoid, leaky_relu, sigmoid
+from lite_runtime.reference.quantize import whole_rows
 from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import in_float32, require
 
@@ -110,16 +111,21 @@ def _biases(b: Array | None, d: int, gates: int, hidden: int, dtype: np.dtype) -
     return both[: gates * hidden], both[gates * hidden :]
 
 
-def _byte_product(h: Array, r: Array, scales: Array, block: int) -> Array:
-    """h (batch, hidden), rounded to 16 bits, times int8 r (gates * hidden, hidden): exact sums per block, then
-    scaled."""
-    unit = np.maximum(np.abs(h).max(1, keepdims=True, initial=0), h.dtype.type(1)) / h.dtype.type(32767)
-    whole = np.clip(np.rint(h / unit), -32767, 32767).astype(np.float64)
+def _byte_product(h: Array, r: Array, scales: Array, block: int, rounding: str = "") -> Array:
+    """h (batch, hidden), rounded to 16 bits or by `rounding`, times int8 r (gates * hidden, hidden): exact sums per
+    block, then scaled."""
+    whole, unit = whole_rows(h, rounding) if rounding else _sixteen_bits(h)
+    whole = whole.astype(np.float64)
     total = np.zeros((len(h), len(r)), h.dtype)
     for i in range(scales.shape[1]):
         part = slice(i * block, (i + 1) * block)
         total += (whole[:, part] @ r[:, part].T.astype(np.float64)).astype(h.dtype) * scales[:, i]
     return np.asarray(total * unit)
+
+
+def _sixteen_bits(h: Array) -> tuple[Array, Array]:
+    unit = np.maximum(np.abs(h).max(1, keepdims=True, initial=0), h.dtype.type(1)) / h.dtype.type(32767)
+    return np.clip(np.rint(h / unit), -32767, 32767), unit
 
 
 @define("RNN")
@@ -232,13 +238,16 @@ def _lstm(
     hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
+    rounding: str = "",
 ) -> tuple[Array, ...]:
     """Gates in the order input, output, forget, cell; peepholes P in the order input, output, forget. `clip` bounds
     what enters the gates' functions; the cell enters its function as it is, as in ONNX Runtime and OpenVINO.
 
     With `scales` (directions, 4 * hidden, blocks) R is int8 with one scale per `block_size` weights, and h is rounded
-    to 16 bits before the product: to multiples of max(1, the largest |h| of the sample) / 32767.
+    to 16 bits before the product: to multiples of max(1, the largest |h| of the sample) / 32767; or, as by LiteRT, to
+    8 bits by a scheme of DynamicQuantizeLinear, `rounding`.
     """
+    require(not rounding or scales is not None, "expected scales with a rounding, got none")
     hidden = hidden_size or r.shape[-1]
     count = _directions(direction, w)
     named = activations or ("Sigmoid", "Tanh", "Tanh") * count
@@ -251,7 +260,7 @@ def _lstm(
 
         def step(now: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
             h, c = state
-            past = h @ r[d].T if scales is None else _byte_product(h, r[d], scales[d], block_size)
+            past = h @ r[d].T if scales is None else _byte_product(h, r[d], scales[d], block_size, rounding)
             i, o, forget, cell = np.split(now @ w[d].T + past + bias, 4, axis=1)
             i = f(i + peep_i * c)
             forget = 1 - i if input_forget else f(forget + peep_f * c)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from lite_runtime.steps.indexing import ScatterElements as ScatterElements
     from lite_runtime.steps.indexing import ScatterND as ScatterND
     from lite_runtime.steps.layernorm import LayerNormGrad as LayerNormGrad
+    from lite_runtime.steps.lookup import Interpolated as Interpolated
     from lite_runtime.steps.lookup import Lookup as Lookup
     from lite_runtime.steps.normalize import LocalResponse as LocalResponse
     from lite_runtime.steps.normalize import LpNormalize as LpNormalize
@@ -84,11 +85,15 @@ if TYPE_CHECKING:
     from lite_runtime.steps.qreduce import IntegerReduce as IntegerReduce
     from lite_runtime.steps.qreduce import PlaceSum as PlaceSum
     from lite_runtime.steps.qresize import IntegerLinear as IntegerLinear
+    from lite_runtime.steps.qsettle import SettleSums as SettleSums
     from lite_runtime.steps.qsoftmax import ByteSoftmax as ByteSoftmax
+    from lite_runtime.steps.qsoftmax import ShortSoftmax as ShortSoftmax
     from lite_runtime.steps.quantize import QuantizeRows as QuantizeRows
     from lite_runtime.steps.quantize import Range as Range
     from lite_runtime.steps.qwide import X16Depthwise as X16Depthwise
     from lite_runtime.steps.qwide import X16Gemm as X16Gemm
+    from lite_runtime.steps.qwide import X16GemmDeep as X16GemmDeep
+    from lite_runtime.steps.qwide import X16Pack as X16Pack
     from lite_runtime.steps.qwide import X16Pad as X16Pad
     from lite_runtime.steps.recurrent import CellNumbers as CellNumbers
     from lite_runtime.steps.recurrent import Cells as Cells
@@ -124,7 +129,7 @@ _FAMILIES = {
     "grouped": "F32Grouped",
     "indexing": "Accumulate Gather GatherElements GatherND OneHot Pair ScatterElements ScatterND",
     "layernorm": "LayerNormGrad",
-    "lookup": "Lookup",
+    "lookup": "Interpolated Lookup",
     "normalize": "LocalResponse LpNormalize Softmax Standardize",
     "order": "Arg TopK",
     "outer": "Outer Unpack",
@@ -139,9 +144,10 @@ _FAMILIES = {
     "qrecurrent": "ByteCells",
     "qreduce": "AverageSum IntegerReduce PlaceSum",
     "qresize": "IntegerLinear",
-    "qsoftmax": "ByteSoftmax",
+    "qsettle": "SettleSums",
+    "qsoftmax": "ByteSoftmax ShortSoftmax",
     "quantize": "QuantizeRows Range",
-    "qwide": "X16Depthwise X16Gemm X16Pad",
+    "qwide": "X16Depthwise X16Gemm X16GemmDeep X16Pack X16Pad",
     "recurrent": "CellNumbers Cells FinalStates FloatCells Project",
     "recurrentgrad": "GruBack GruGates LstmBack LstmCells StatesBefore",
     "reduce": "Reduce",

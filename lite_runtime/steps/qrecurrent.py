@@ -14,3 +14,4 @@ class ByteCells(Cells):
 
     blocks: int  # along the sum
     dwords: int  # of a block: four weights each
+    scheme: int  # of QuantizeRows by which h is rounded to bytes; 0: to 16 bits

@@ -32,4 +32,4 @@ class QuantizeRows(_Pieces):
     y: Out | None
     scales: Out | None
     zeros: Out | None
-    signed: int  # 1: y is int8, 0: uint8
+    scheme: int  # 0: y is uint8; int8: 1 as XNNPACK, 2 symmetric, 3 asymmetric

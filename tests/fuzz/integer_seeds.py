@@ -100,6 +100,7 @@ def _convolutions() -> Iterator[Graph]:
     several = _real(0.1, 0.2, 0.3, 0.4), _zero("int8", 0, 0, 0, 0)
     yield _graph("QLinearConv", "int8", x, scale, zero, w, *several, *to, bias, activation="Relu", **window)
     yield _graph("QLinearConv", "int8", x, scale, zero, w, scale, zero, *to, strides=(2, 2), **window)
+    yield _graph("QLinearConv", "int8", x, scale, zero, w, *several, *to, bias, rounding="LANES", **window)
     one_by_one = _bytes("uint8", 6, 3, 1, 1), scale, _zero("uint8", 1, 2, 3, 4, 5, 200)
     yield _graph("QLinearConv", "uint8", Given("uint8", (2, 4, 3, 3)), scale, _zero("uint8", 128), *one_by_one,
                  scale, _zero("uint8", 7), layout="NHWC")  # fmt: skip
@@ -151,6 +152,12 @@ def _products() -> Iterator[Graph]:
     yield _graph("QLinearMatMul", "int16", Given("int16", (3, 7)), scale, _zero("int16", 0), w, *columns, _real(0.5),
                  _zero("int16", 0), bias.astype(np.int64))  # fmt: skip
     yield _graph("QLinearMatMul", "int8", Given("int8", (7,)), scale, zero, w, *columns, *to)
+    yield _graph("QLinearMatMul", "int8", Given("int8", (3, 7)), scale, zero, w, *columns, *to, rounding="TWICE")
+    short = _zero("int16", 0)
+    yield _graph("QLinearMatMul", "int16", Given("int16", (3, 7)), scale, short, w, *columns, scale, short,
+                 rounding="REAL")  # fmt: skip
+    yield _graph("QLinearMatMul", "int16", Given("int16", (2, 3, 7)), scale, short, Given("int16", (2, 7, 5)), scale,
+                 short, _real(9.5), short, rounding="FIXED")  # fmt: skip
     yield _graph(
         "MatMulInteger", "int32", Given("uint8", (3, 7)), w, Given("uint8", (3,)), _zero("int8", 1, 2, 3, 4, 5)
     )
@@ -191,9 +198,16 @@ def _elements() -> Iterator[Graph]:
     yield _graph("Rescale", "int8", Given("int32", (2, 3)), *whole, _zero("int8", 3), rounding="DOUBLE")
     yield _graph("FixedPointSigmoid", "int16", Given("int16", (2, 9)), integer_bits=3)
     yield _graph("FixedPointTanh", "int16", Given("int16", (2, 9)), integer_bits=6)
-    for dtype, kept in (("uint8", 0), ("int8", 2)):
+    yield _graph("FixedPointSigmoid", "int16", Given("int32", (2, 9)), interpolated=1)
+    yield _graph("FixedPointRsqrt", "int32", Given("int32", (2, 9)), part="MULTIPLIER")
+    yield _graph("FixedPointDiv", "int32", Given("int32", (2, 3)), Given("int32", (3,)), multiplier=1 << 30, shift=35)
+    yield _graph("InterpolatedTable", "int16", Given("int16", (2, 9)), np.arange(513).astype(np.int16))
+    yield _graph("QLinearSoftmax", "int8", Given("int8", (2, 5, 3)), _real(0.1), _zero("int8", 3), _real(1 / 256),
+                 _zero("int8", -128), axis=-1, rounding="ORDERED")  # fmt: skip
+    for dtype, kept, scheme in (("uint8", 0, ""), ("int8", 2, ""), ("int8", 1, "ASYMMETRIC")):
         builder = Builder(f"DynamicQuantizeLinear kept {kept}")
-        names = builder.add("DynamicQuantizeLinear", Given("float32", (2, 3, 5)), outputs=3, dtype=dtype, kept=kept)
+        attrs = {"dtype": dtype, "kept": kept, "scheme": scheme}
+        names = builder.add("DynamicQuantizeLinear", Given("float32", (2, 3, 5)), outputs=3, **attrs)
         yield builder.graph(**dict(zip(names, (dtype, "float32", dtype), strict=True)))
     builder = Builder("chain")
     real = builder.one(

@@ -9,13 +9,15 @@ A rule reads operands, emits standard ONNX nodes, and returns one value for each
 Rules work with real numbers. `op.real(i)` of a quantised tensor is its DequantizeLinear; a rule's float result for a
 quantised output tensor gets the QuantizeLinear of that tensor. A rule that only moves data reads `op.raw(i)` and
 returns a value of the output's stored type, which is then used unchanged. Integer models therefore become QDQ graphs.
-With `op.litert`, a rule whose real numbers would be rounded to other integers than LiteRT's computes on integers too.
+
+Where the result must be LiteRT's integers and rounding real numbers gives others, a rule registered with
+`@integers("ADD")` is asked first. It returns the stored result, or None for the rule on real numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 import onnx_ir as ir
@@ -28,12 +30,15 @@ from lite_runtime.operators import require
 if TYPE_CHECKING:
     from converter.frontends.tflite.state import States
 
-__all__ = ["RULES", "Op", "Result", "Rule", "Surroundings", "named", "translate"]
+__all__ = ["INTEGERS", "RULES", "IntegerRule", "Op", "Result", "Rule", "Surroundings", "integers", "named", "translate"]
 
 Result: TypeAlias = ir.Value | Sequence[ir.Value | None]
 Rule: TypeAlias = Callable[["Op"], Result]
 RULES: dict[str, Rule] = {}
 """Rule by operator name: the schema's BuiltinOperator names, or the name of a custom operator."""
+IntegerRule: TypeAlias = Callable[["Op"], Result | None]
+INTEGERS: dict[str, IntegerRule] = {}
+"""Rules that compute LiteRT's integers, by operator name. None: the operator's rule in `RULES` gives them as well."""
 
 
 def named(table: Mapping[str, str]) -> Mapping[str, str]:
@@ -44,15 +49,23 @@ def named(table: Mapping[str, str]) -> Mapping[str, str]:
 
 def translate(*names: str) -> Callable[[Rule], Rule]:
     """Register the decorated function as the rule of these operators. A name has one rule."""
+    return lambda rule: _registered(RULES, names, rule)
 
-    def register(rule: Rule) -> Rule:
-        for name in names:
-            if name in RULES:
-                raise ValueError(f"expected one rule for {name}, got two")
-            RULES[name] = rule
-        return rule
 
-    return register
+def integers(*names: str) -> Callable[[IntegerRule], IntegerRule]:
+    """Register the decorated function as the rule for LiteRT's integers of these operators. A name has one."""
+    return lambda rule: _registered(INTEGERS, names, rule)
+
+
+_Any = TypeVar("_Any", Rule, IntegerRule)
+
+
+def _registered(table: dict[str, _Any], names: Sequence[str], rule: _Any) -> _Any:
+    for name in names:
+        if name in table:
+            raise ValueError(f"expected one rule for {name}, got two")
+        table[name] = rule
+    return rule
 
 
 Make: TypeAlias = Callable[["Op", list[ir.Value]], Sequence[ir.Value]]

@@ -25,7 +25,7 @@ from converter.frontends.tflite.contents import PACKED
 from converter.frontends.tflite.custom import rule_of
 from converter.frontends.tflite.infer import infer
 from converter.frontends.tflite.model import Model, Operator, Quant, Subgraph, Tensor
-from converter.frontends.tflite.op import Op
+from converter.frontends.tflite.op import INTEGERS, Op, Result
 from converter.frontends.tflite.state import LARGEST, States
 from converter.ir import build, quantization
 from lite_runtime.graph import OPSET
@@ -156,7 +156,7 @@ class Scope:
                 self._folded[operator.outputs[0]] = source
                 return
         try:
-            result = rule_of(operator)(Op(self, operator))
+            result = self._result(Op(self, operator))
         except _WHAT_RULES_TRIP_OVER as error:
             raise ConvertError(
                 f"{self.where(operator)}: its operands or options do not fit ({type(error).__name__}: {error}); if "
@@ -168,6 +168,13 @@ class Scope:
         for index, value in zip(operator.outputs, values, strict=False):
             if index >= 0 and value is not None:
                 self._take(operator, index, value)
+
+    def _result(self, op: Op) -> Result:
+        """By the rule for LiteRT's integers if they are wanted and it applies, else by the rule on real numbers."""
+        tensors = (self.tensor(i) for i in (*op.operator.inputs, *op.operator.outputs) if i >= 0)
+        rule = INTEGERS.get(op.name) if self.litert and any(t.quantized for t in tensors) else None
+        found = rule(op) if rule is not None else None
+        return rule_of(op.operator)(op) if found is None else found
 
     def _take(self, operator: Operator, index: int, value: ir.Value) -> None:
         """`value` is the operator's result for tensor `index`: stored or real, by its type."""

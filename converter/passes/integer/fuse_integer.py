@@ -6,7 +6,6 @@
 2. The same if a Q is not the only reader of the result: the operator's float32 result, its bias in float32. Also if
    the bias could make a sum overflow int32, and if the left operand's range is known only at run time
    (DynamicQuantizeLinear).
-   Convolutions of int16 get `rounding` FIXED where the graph's `ARITHMETIC` is LiteRT's.
 3. Q(AveragePool | GlobalAveragePool | ReduceMean | Softmax(DQ(x))): the operator with the prefix QLinear.
 4. Q(Resize(DQ(x))), linear, with the same parameters on both sides: QLinearResize.
 5. Q(Add | Sub | Mul(DQ(a), DQ(b))) of bytes of one type, with or without Relu or Clip: the prefix QLinear; a Sum of
@@ -306,15 +305,9 @@ def _contraction(node: ir.Node) -> Callable[[], None]:
             inputs.append(added if isinstance(added, ir.Value) else edit.const(added, hint=title or ""))
         while inputs[-1] is None:
             inputs.pop()
-        fixed = {"rounding": "FIXED"} if _rescales(node, form) and integer and not narrow else {}
-        _finish(edit, node, form.op, inputs, {**form.attrs, **fixed})
+        _finish(edit, node, form.op, inputs, form.attrs)
 
     return build_it
-
-
-def _rescales(node: ir.Node, form: _Form) -> bool:
-    """Whether 16-bit sums are multiplied as in LiteRT, whose convolutions have 15-bit multipliers."""
-    return form.op == "QLinearConv" and _as_litert(node)
 
 
 def _as_litert(node: ir.Node) -> bool:

@@ -82,6 +82,22 @@ CASES = {
         op: lambda b, op=op: b(op, b.input("x", [3, 4], np.int16), domain=OURS)
         for op in ("FixedPointSigmoid", "FixedPointTanh")
     },
+    "FixedPointDiv": lambda b: b(
+        "FixedPointDiv", b.input("x", [2, 4, 1], np.int32), b.input("y", [3], np.int32), domain=OURS,
+        multiplier=1 << 30, shift=31,
+    ),
+    "FixedPointRsqrt": lambda b: b("FixedPointRsqrt", b.input("x", [3, 4], np.int32), domain=OURS, part="SHIFT"),
+    "InterpolatedTable": lambda b: b(
+        "InterpolatedTable", b.input("x", [3, 4], np.int16), b.const(np.arange(513), np.int16), domain=OURS
+    ),
+    "LSTM": lambda b: b(
+        "LSTM", b.input("x", [5, 2, 3]), b.weight(1, 8, 3), b.const(np.ones((1, 8, 2)), np.int8), "", "", "", "", "",
+        b.weight(1, 8, 1), domain=OURS, outputs=3, hidden_size=2, block_size=2, rounding="SYMMETRIC",
+    ),
+    "GRU": lambda b: b(
+        "GRU", b.input("x", [2, 5, 3]), b.weight(1, 6, 3), b.const(np.ones((1, 6, 2)), np.int8), "", "", "",
+        b.weight(1, 6, 1), domain=OURS, outputs=2, hidden_size=2, block_size=2, layout=1,
+    ),
     "LookupTable": lambda b: b("LookupTable", image(b)[0], table(b, np.float32), domain=OURS),
     "Silu": lambda b: b("Silu", b.input("x", [3, 4]), domain=OURS),
     "QuickGelu": lambda b: b("QuickGelu", b.input("x", [3, 4]), domain=OURS),
@@ -191,6 +207,21 @@ def test_standard_operators_after_ours_get_shapes():
     model.opset_import.append(helper.make_opsetid(OURS, 1))
     shapes = {n.op_type: build.dims(n.outputs[0]) for n in to_ir(model).graph}
     assert shapes["QLinearConv"] == ("n", 4, 6, 6) and shapes["Softmax"] == ("n", 4, 3, 3)
+
+
+def test_one_pass_follows_a_long_chain():
+    b = Builder(21)
+    y = b.input("x", [2, 3], np.int32)
+    for _ in range(9):
+        by = b.const(np.int32(1 << 30)), b.const(np.int32(31)), b.const(np.int32(0))
+        y = b("Unsqueeze", b("Rescale", y, *by, domain=OURS, rounding="UP"), b.const(np.array([0])))
+        y = b("ReduceSum", y, b.const(np.array([0])), keepdims=0)
+    model = b.model(y)
+    model.opset_import.append(helper.make_opsetid(OURS, 1))
+    found = ir.serde.deserialize_model(model)
+    build.adopt(found)
+    own_shapes.fill(found)
+    assert all(build.dims(node.outputs[0]) in ((2, 3), (1, 2, 3)) for node in list(found.graph)[:-1])
 
 
 def test_operators_newer_than_the_opset_without_operands_are_refused_by_name():

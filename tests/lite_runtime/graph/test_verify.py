@@ -235,6 +235,7 @@ def test_arity_follows_onnx() -> None:
     assert wider == {
         "QLinearMatMul": "1 more",
         **dict.fromkeys(("FixedPointSigmoid", "FixedPointTanh", "NonMaxSuppressionPadded", "Rescale"), "ours"),
+        **dict.fromkeys(("FixedPointDiv", "FixedPointRsqrt", "InterpolatedTable"), "ours"),
         "LookupTable": "ours",
         "QuickGelu": "ours",
         "GroupedMatMul": "ours",

@@ -28,20 +28,24 @@ def exact(x: Array, **attrs: Any) -> list[Array]:
     return check("DynamicQuantizeLinear", [x], attrs, outputs=3, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+KINDS = ({"dtype": "uint8"}, {"dtype": "int8"}, *({"dtype": "int8", "scheme": s} for s in ("SYMMETRIC", "ASYMMETRIC")))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize(("shape", "kept"), SHAPES)
-def test_ranges_of_rows(shape: tuple[int, ...], kept: int, dtype: str) -> None:
+def test_ranges_of_rows(shape: tuple[int, ...], kept: int, kind: dict[str, str]) -> None:
     for scale in (1, 1e-42, 1e38, 0):
-        exact(floats(*shape, scale=scale), kept=kept, dtype=dtype)
+        exact(floats(*shape, scale=scale), kept=kept, **kind)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_nan_and_infinity(dtype: str) -> None:
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_nan_and_infinity(kind: dict[str, str]) -> None:
     inf, nan = np.inf, np.nan
     x = np.array([[1, nan, -3, 2], [inf, 1, 2, 3], [-inf, 1, 2, inf], [nan] * 4, [0] * 4, [-1] * 4], np.float32)
-    y, scale, zero = exact(x, kept=1, dtype=dtype)
-    assert scale[3] == scale[4] == 1 and y[0, 1] == np.iinfo(dtype).min and zero[5] == np.iinfo(dtype).max
-    exact(x, kept=0, dtype=dtype)
+    y, scale, zero = exact(x, kept=1, **kind)
+    assert scale[3] == scale[4] == 1 and y[0, 1] == np.iinfo(kind["dtype"]).min
+    assert zero[5] == (0 if kind.get("scheme") == "SYMMETRIC" else np.iinfo(kind["dtype"]).max)
+    exact(x, kept=0, **kind)
 
 
 @pytest.mark.parametrize("names", [("y", "", ""), ("", "s", ""), ("", "", "z"), ("", "s", "z")])
@@ -107,8 +111,8 @@ def test_operands_that_do_not_fit_are_refused(spec: Spec, attrs: dict[str, Any])
 def everything() -> None:
     """What one process shows of a target."""
     for shape, kept in SHAPES:
-        test_ranges_of_rows(shape, kept, "int8")
-    test_nan_and_infinity("uint8")
+        test_ranges_of_rows(shape, kept, KINDS[1])
+    test_nan_and_infinity(KINDS[0])
 
 
 @on_other_targets

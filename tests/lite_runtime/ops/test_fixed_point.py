@@ -1,4 +1,4 @@
-"""Rescale, FixedPointSigmoid, FixedPointTanh: native equals reference bit for bit, and both their definitions."""
+"""LiteRT's fixed-point arithmetic: native equals reference bit for bit, and both their definitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lite_runtime.errors import ShapeError
 from lite_runtime.graph import Array, Node
 from lite_runtime.ops.registry import INFERS, Inference, Spec
-from lite_runtime.reference.fixed_point import ROUNDINGS
+from lite_runtime.reference.fixed_point import ROUNDINGS, SIGMOIDS
 from tests.lite_runtime.ops.one_node import check
 
 INPUTS = ("int8", "uint8", "int16", "int32", "int64")
@@ -67,7 +67,8 @@ def test_rescale_is_exact(rounding: str) -> None:
             elif rounding == "UP" or shift <= 31:
                 wanted = half_up(product / 2**shift)
             else:
-                wanted = half_away(Fraction(half_up(product / 2**31), 2 ** (shift - 31)))
+                again = half_up if rounding == "TWICE" else half_away
+                wanted = again(Fraction(half_up(product / 2**31), 2 ** (shift - 31)))
             assert mine == min(max(wanted + 7, -(2**31)), 2**31 - 1)
 
 
@@ -86,6 +87,64 @@ def test_short_and_odd_lengths() -> None:
         x = np.random.default_rng(n).integers(-(1 << 15), 1 << 15, n).astype(np.int16)
         for op in ("FixedPointSigmoid", "FixedPointTanh"):
             check(op, [x], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("op", ["FixedPointSigmoid", "FixedPointTanh"])
+def test_interpolated_in_a_table(op: str) -> None:
+    x = np.arange(-(1 << 15), 1 << 15, 3).astype(np.int32) * 7
+    (got,) = check(op, [x], {"interpolated": 1}, rtol=0, atol=0)
+    real = x / (3 * 4096)
+    wanted = np.tanh(real) if op == "FixedPointTanh" else (1 + np.tanh(real / 2)) / 2
+    assert np.abs(np.asarray(got) / 32768 - wanted).max() < 1e-3
+    extremes = np.array([-(1 << 31), (1 << 31) - 1, 0, 1, -1], np.int32)
+    check(op, [extremes], {"interpolated": 1}, rtol=0, atol=0)
+
+
+def test_quotients() -> None:
+    """Within a thousandth of the real one, where the dividend is large; operands of 17 bits."""
+    rng = np.random.default_rng(5)
+    for shapes in (((500,), (500,)), ((3, 1, 7), (5, 1)), ((0, 3), (3,))):
+        a, b = (rng.integers(-(1 << 16), 1 << 16, shape).astype(np.int32) for shape in shapes)
+        b[b == 0] = 3
+        for shift in (25, 31, 35, 62):
+            given = {"multiplier": int(rng.integers(1 << 30, 1 << 31)), "shift": shift}
+            (got,) = check("FixedPointDiv", [a, b], given, rtol=0, atol=0)
+            if shift == 25:
+                wanted = a / b * given["multiplier"] / 2.0**25
+                assert np.all((np.abs(got - wanted) <= 1 + np.abs(wanted) * 1e-3) | (np.abs(a) < 1 << 12))
+
+
+def test_inverse_roots() -> None:
+    rng = np.random.default_rng(6)
+    numbers = [np.arange(1, 300), rng.integers(1, (1 << 31) - 1, 500), [(1 << 31) - 1, 0, -5]]
+    x = np.concatenate(numbers).astype(np.int32)
+    multiplier, shift = (
+        np.asarray(check("FixedPointRsqrt", [x], {"part": part}, rtol=0, atol=0)[0], np.float64)
+        for part in ("MULTIPLIER", "SHIFT")
+    )
+    np.testing.assert_allclose(multiplier[:-2] / 2.0 ** shift[:-2], x[:-2] ** -0.5, rtol=1e-4)
+    check("FixedPointRsqrt", [np.zeros((0, 3), np.int32)], {"part": "SHIFT"}, rtol=0, atol=0)
+
+
+def test_interpolated_table() -> None:
+    rng = np.random.default_rng(7)
+    table = np.sort(rng.integers(-(1 << 15), 1 << 15, 513)).astype(np.int16)
+    x = np.arange(-(1 << 15), 1 << 15).astype(np.int16)
+    (got,) = check("InterpolatedTable", [x, table], constants=[1], rtol=0, atol=0)
+    wanted = np.interp(x.astype(np.float64), np.arange(513) * 128 - 32768, table)
+    assert np.abs(got - wanted).max() <= 0.51
+    for shape in ((3, 0), (5,), (2, 3, 37), ()):
+        check("InterpolatedTable", [rng.integers(-9, 9, shape).astype(np.int16), table], constants=[1], rtol=0, atol=0)
+    wild = rng.integers(-(1 << 15), 1 << 15, 513).astype(np.int16)
+    check("InterpolatedTable", [x, wild], constants=[1], rtol=0, atol=0)
+
+
+def test_the_table_of_sigmoid_stays_below_one() -> None:
+    """Its error, and that between two numbers, is below 2**-13: more than the curvature would give without the
+    correction."""
+    steps = np.arange(256) / 24
+    assert np.all(np.diff(SIGMOIDS) >= 0) and SIGMOIDS[0] == 1 << 15 and SIGMOIDS[-1] == (1 << 16) - 1
+    assert np.abs(SIGMOIDS / 65536 - 1 / (1 + np.exp(-steps))).max() < 2.0**-13
 
 
 @pytest.mark.parametrize("activation", ["", "Relu", "Clip"])

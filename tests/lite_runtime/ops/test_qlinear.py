@@ -294,6 +294,58 @@ def test_extremes_that_do_not_saturate_on_the_way(x: int, w: int, k: int) -> Non
         equal("QLinearMatMul", given)
 
 
+ROUNDED = [("TWICE", INT8), ("DOUBLE", INT8), ("TWICE", UINT8), ("DOUBLE", UINT8)]
+ROUNDED += [(rounding, INT16) for rounding in ("FIXED", "TWICE", "DOUBLE", "REAL")]
+
+
+@pytest.mark.parametrize(("rounding", "x"), ROUNDED)
+def test_sums_rounded_otherwise(rounding: str, x: np.dtype) -> None:
+    rng = np.random.default_rng(15)
+    narrow = x != INT16
+    for m, k, n in ((3, 5, 7), (64, 70, 130), (1, 9, 33), (17, 64, 64), (40, 3, 100)):
+        for weight_zero in (False, narrow):
+            a, b = _ints(rng, x, m, k), _ints(rng, INT8, k, n)
+            equal("QLinearMatMul", operands(rng, a, b, n, k, y=x, weight_zero=weight_zero), {"rounding": rounding})
+    b = _ints(rng, x if narrow else INT8, 7, 9)
+    given = operands(rng, _ints(rng, x, 5, 7), b, 9, 7, y=x, per_column=False)
+    if narrow:
+        equal("QLinearMatMul", given, {"rounding": rounding}, fed=(0, 3))
+    for group, channels in ((1, 4), (6, 6), (70, 70)):
+        out = 7 if group == 1 else channels
+        conv(rng, (2, 6, 5, channels), out, (3, 2), x=x, y=x, rounding=rounding, group=group)
+
+
+@pytest.mark.parametrize("channels", [1, 7, 8, 20])
+def test_channels_after_the_last_multiple_of_eight(channels: int) -> None:
+    """LANES rounds halves up before them, away from zero there: the results are -1.5 and 1.5 before rounding."""
+    x, w = np.array([[[[-6]]], [[[6]]]], np.int8), np.ones((channels, 1, 1, 1), np.int8)
+    zero = np.array(0, np.int8)
+    given = [x, _scale(1), zero, w, _scale(1), zero, _scale(4), zero]
+    found = {
+        rounding: equal("QLinearConv", given, {"layout": "NHWC", "rounding": rounding}).reshape(2, -1).tolist()
+        for rounding in ("TWICE", "DOUBLE", "LANES")
+    }
+    last = channels % 8
+    assert found["TWICE"] == [[-1] * channels, [2] * channels]
+    assert found["DOUBLE"] == [[-2] * channels, [2] * channels]
+    assert found["LANES"] == [[-1] * (channels - last) + [-2] * last, [2] * channels]
+
+
+@pytest.mark.parametrize("rounding", ["", "FIXED", "TWICE"])
+@pytest.mark.parametrize("turned", [0, 1])
+def test_both_operands_of_sixteen_bits(turned: int, rounding: str) -> None:
+    rng = np.random.default_rng(16)
+    for lead in ((), (2,), (3, 2)):
+        for m, k, n in ((3, 5, 7), (20, 33, 130), (1, 1, 33), (5, 2, 20), (4, 1, 1)):
+            a, b = _ints(rng, INT16, *lead, m, k), _ints(rng, INT16, *lead, *((n, k) if turned else (k, n)))
+            if m == 5:
+                a[...], b[...] = -32768, -32768
+            zero, y_scale = np.array(0, INT16), 0.0002 * 30000 * np.sqrt(k) * 30000 / 32768
+            given = [a, _scale(0.01), zero, b, _scale(0.02), zero, _scale(y_scale), zero]
+            for fed in ((0, 3), (0,)):
+                equal("QLinearMatMul", given, {"rounding": rounding, "transB": turned}, fed=fed)
+
+
 def test_results_halfway_are_rounded_to_even_and_far_ones_saturate() -> None:
     a = np.array([[1], [2], [3], [5], [127], [-128]], np.int8)
     b = np.array([[1, -1, 100]], np.int8)

@@ -52,6 +52,28 @@ def test_it_is_a_softmax(result: str) -> None:
     assert np.abs(got - np.minimum(want, np.iinfo(result).max)).max() <= 0.501
 
 
+@pytest.mark.parametrize("result", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_sums_in_order(dtype: str, result: str) -> None:
+    for shape in ((1, 10), (7, 3), (3, 1000), (2, 8, 49, 49), (0, 4), (5, 1), (9, 33)):
+        for x_scale in (1e-3, 0.05, 0.3, 4.0):
+            scale = 2.0**-16 if result == "int16" else 1 / 256
+            inputs = operands(of_bytes(*shape, dtype=dtype), x_scale, result, scale)
+            check("QLinearSoftmax", list(inputs), {"rounding": "ORDERED"}, constants=[1, 2, 3, 4], rtol=0, atol=0)
+
+
+def test_sixteen_bits() -> None:
+    rng = np.random.default_rng(4)
+    for shape in ((1, 10), (7, 3), (3, 1000), (2, 3, 49), (5, 1)):
+        for x_scale in (1e-6, 1e-4, 1e-3, 0.05):
+            inputs = operands(rng.integers(-(1 << 15), 1 << 15, shape).astype(np.int16), x_scale, "int16", 2.0**-15, 0)
+            check("QLinearSoftmax", list(inputs), constants=[1, 2, 3, 4], rtol=0, atol=0)
+    wide = np.exp((inputs[0].astype(np.float64) - inputs[0].max(-1, keepdims=True)) * 0.001)
+    inputs = operands(inputs[0], 0.001, "int16", 2.0**-15, 0)
+    (got,) = reference.evaluate(Node("QLinearSoftmax", tuple("xabcd"), ("y",), {}), inputs)
+    assert np.abs(got / 32768 - wide / wide.sum(-1, keepdims=True)).max() < 1e-3
+
+
 def test_exponentials() -> None:
     powers = exponentials(0.1)
     assert powers[0] == 1 << 30 and powers[255] == round(np.exp(-25.5) * 2**30) and (np.diff(powers) <= 0).all()

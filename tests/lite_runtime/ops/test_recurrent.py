@@ -247,6 +247,21 @@ def test_an_initial_state_beyond_one_widens_the_steps(op: str) -> None:
     compare_narrow(op, 4, scale=40.0)
 
 
+@pytest.mark.parametrize("rounding", ["SYMMETRIC", "ASYMMETRIC"])
+@pytest.mark.parametrize(("hidden", "block"), [(1, 1), (19, 19), (64, 64), (100, 32), (530, 530), (700, 700)])
+def test_h_rounded_to_bytes(hidden: int, block: int, rounding: str) -> None:
+    """As LiteRT does it. A number near a half may be rounded otherwise than by the reference."""
+    attrs = {"rounding": rounding, "direction": "bidirectional" if hidden < 100 else "forward"}
+    compare_narrow("LSTM", block, attrs, hidden=hidden, batch=2, time=4, inputs=3, holes=hidden < 100)
+
+
+def test_h_rounded_to_bytes_needs_scales() -> None:
+    given = operands("LSTM")
+    node = Node("LSTM", tuple(f"i{i}" for i in range(8)), ("y",), {"hidden_size": 19, "rounding": "SYMMETRIC"}, "it")
+    with pytest.raises(ShapeError, match="rounding"):
+        INFERS["LSTM"](Inference(node, [None if x is None else Spec(x.dtype.name, x.shape) for x in given], given))
+
+
 def test_byte_weights_of_too_many_units_become_float32() -> None:
     compare_narrow("LSTM", 32, hidden=2060, time=1, batch=1, inputs=1, bias=False, states=True)
 

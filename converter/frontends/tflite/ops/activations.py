@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, named, translate
-from converter.frontends.tflite.ops import fixed_functions as fixed
 from converter.frontends.tflite.ops.operands import cast
 
 __all__: list[str] = []
@@ -18,8 +17,7 @@ _CLIPS = {"RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0), "RELU_0_TO_1": (0.0,
 @translate(*_PLAIN)
 def plain(op: Op) -> ir.Value:
     """One ONNX operator with its default attributes."""
-    found = fixed.hard_swish(op) if op.name == "HARD_SWISH" else None
-    return found or op.emit(_PLAIN[op.name], [op.real(0)])
+    return op.emit(_PLAIN[op.name], [op.real(0)])
 
 
 @translate(*_CLIPS)
@@ -39,7 +37,7 @@ def gelu(op: Op) -> ir.Value:
 @translate("LEAKY_RELU")
 def leaky_relu(op: Op) -> ir.Value:
     """x, or alpha * x where negative."""
-    return fixed.leaky_relu(op) or op.emit("LeakyRelu", [op.real(0)], {"alpha": float(op.option("alpha", 0.0))})
+    return op.emit("LeakyRelu", [op.real(0)], {"alpha": float(op.option("alpha", 0.0))})
 
 
 @translate("PRELU")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, named, translate
-from converter.frontends.tflite.ops.fixed_pairs import fixed_pair
 from converter.frontends.tflite.ops.operands import cast, payload
 
 __all__: list[str] = []
@@ -31,9 +30,6 @@ _BITS = named({"BITWISE_XOR": "BitwiseXor"})
 @translate(*_BINARY)
 def binary(op: Op) -> ir.Value:
     """Integers: DIV truncates, as ONNX's does."""
-    found = fixed_pair(op)
-    if found is not None:
-        return found
     return op.activation(op.emit(_BINARY[op.name], [op.real(0), op.real(1)]))
 
 
@@ -134,7 +130,13 @@ def atan2(op: Op) -> ir.Value:
 
 
 def _floor_div(op: Op, a: ir.Value, b: ir.Value) -> ir.Value:
-    return op.emit("Div", [op.emit("Sub", [a, op.emit("Mod", [a, b])]), b])
+    """Of integers: one less than the quotient towards zero where there is a remainder and the signs differ."""
+    zero, one = (cast(op, op.constant(n), a.dtype) for n in (0, 1))
+    apart = op.emit("Xor", [op.emit("Less", [a, zero]), op.emit("Less", [b, zero])])
+    exact = op.emit("Equal", [op.emit("Mod", [a, b]), zero])
+    quotient = op.emit("Div", [a, b])
+    below = op.emit("And", [apart, op.emit("Not", [exact])])
+    return op.emit("Where", [below, op.emit("Sub", [quotient, one]), quotient])
 
 
 def _is_float(value: ir.Value) -> bool:

@@ -11,25 +11,25 @@ from typing import Any
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.weights import bias, dynamic, dynamic_range, stored_weights
+from converter.frontends.tflite.ops.weights import Scheme, bias, dynamic, dynamic_range, stored_weights
 from converter.frontends.tflite.ops.windows import Window, image_sizes, images, padding, same, window
 from converter.ir import build
 
-__all__: list[str] = []
+__all__ = ["attributes", "channels_of", "transposed_window"]
 
 
 @translate("CONV_2D")
 def conv_2d(op: Op) -> ir.Value:
     """Weights (out, height, width, in / groups)."""
     out, height, width, inner = _weight_shape(op, 4)
-    channels = _channels(op)
+    channels = channels_of(op)
     if channels % inner or out % max(channels // inner, 1):
         op.fail(f"expected weights of {channels} input channels (or a divisor of that), got {inner} by {out} outputs")
     win, x = window(op, (height, width)), images(op, op.real(0))
-    attrs = _attributes(op, x, win, channels // inner)
+    attrs = attributes(op, x, win, channels // inner)
     if not dynamic_range(op, 1):
         return _conv(op, x, op.permuted(1, (0, 3, 1, 2)), attrs)
-    if channels == inner and win.kernel == win.strides == (1, 1):
+    if channels == inner and win.kernel == win.strides == (1, 1) and not _scheme(op):
         return op.activation(_pixelwise(op, x))
     return op.activation(_dynamic(op, x, (0, 3, 1, 2), attrs))
 
@@ -43,18 +43,26 @@ def _pixelwise(op: Op, x: ir.Value) -> ir.Value:
 def _dynamic(op: Op, x: ir.Value, perm: Sequence[int], attrs: dict[str, Any]) -> ir.Value:
     """A dynamic-range convolution, with a range for each image."""
     weights = stored_weights(op, 1, perm)
-    return dynamic(op, "QLinearConv", x, 1, weights, 1, 2, {**attrs, "layout": "NHWC"})
+    return dynamic(op, "QLinearConv", x, 1, weights, 1, 2, {**attrs, "layout": "NHWC"}, _scheme(op))
+
+
+def _scheme(op: Op) -> Scheme:
+    """XNNPACK has no convolutions by 4-bit weights."""
+    tensor = op.tensor(1)
+    if not op.litert or tensor.quant is None or tensor.type_name != "INT4":
+        return ""
+    return "SYMMETRIC" if tensor.quant.per_tensor else "ASYMMETRIC"
 
 
 @translate("DEPTHWISE_CONV_2D")
 def depthwise_conv_2d(op: Op) -> ir.Value:
     """Weights (1, height, width, in * multiplier): output channel c * multiplier + m comes from input channel c."""
     _, height, width, out = _weight_shape(op, 4)
-    channels = _channels(op)
+    channels = channels_of(op)
     if not channels or out % channels:
         op.fail(f"expected weights of a multiple of {channels} channels, got {out}")
     win, x = window(op, (height, width)), images(op, op.real(0))
-    attrs = _attributes(op, x, win, channels)
+    attrs = attributes(op, x, win, channels)
     if dynamic_range(op, 1):
         return op.activation(_dynamic(op, x, (3, 0, 1, 2), attrs))
     return _conv(op, x, op.permuted(1, (3, 0, 1, 2)), attrs)
@@ -64,11 +72,11 @@ def depthwise_conv_2d(op: Op) -> ir.Value:
 def conv_3d(op: Op) -> ir.Value:
     """Weights (depth, height, width, in / groups, out)."""
     *kernel, inner, _ = _weight_shape(op, 5)
-    channels = _channels(op)
+    channels = channels_of(op)
     if not inner or channels % inner:
         op.fail(f"expected weights of {channels} input channels, got {inner}")
     win, x = window(op, kernel), images(op, op.real(0), 5)
-    return _conv(op, x, op.permuted(1, (4, 3, 0, 1, 2)), _attributes(op, x, win, channels // inner))
+    return _conv(op, x, op.permuted(1, (4, 3, 0, 1, 2)), attributes(op, x, win, channels // inner))
 
 
 @translate("TRANSPOSE_CONV")
@@ -95,7 +103,7 @@ def _weight_shape(op: Op, rank: int, i: int = 1) -> tuple[int, ...]:
     return shape
 
 
-def _channels(op: Op, i: int = 0) -> int:
+def channels_of(op: Op, i: int = 0) -> int:
     """The number of channels, the last axis of input `i`."""
     dims = build.dims(op.raw(i)) or op.tensor(i).shape_signature
     channels = dims[-1] if dims else None
@@ -104,7 +112,8 @@ def _channels(op: Op, i: int = 0) -> int:
     return channels
 
 
-def _attributes(op: Op, x: ir.Value, win: Window, groups: int) -> dict[str, Any]:
+def attributes(op: Op, x: ir.Value, win: Window, groups: int) -> dict[str, Any]:
+    """Of a convolution of `x`, channels last, in `groups`."""
     return {
         "kernel_shape": win.kernel,
         "strides": win.strides,
@@ -118,8 +127,8 @@ def _transposed(op: Op, perm: Sequence[int], rank: int) -> ir.Value:
     shape = _weight_shape(op, rank, 1)
     weight_of = [shape[p] for p in perm]  # (in, out, *kernel)
     x = images(op, op.real(2), rank)
-    if _channels(op, 2) != weight_of[0]:
-        op.fail(f"expected weights of {_channels(op, 2)} input channels, got {weight_of[0]}")
+    if channels_of(op, 2) != weight_of[0]:
+        op.fail(f"expected weights of {channels_of(op, 2)} input channels, got {weight_of[0]}")
     win = window(op, weight_of[2:])
     attrs = {"kernel_shape": win.kernel, "strides": win.strides, "dilations": win.dilations}
     attrs |= _transposed_pads(op, image_sizes(x), win)
@@ -128,6 +137,17 @@ def _transposed(op: Op, perm: Sequence[int], rank: int) -> ir.Value:
         return op.activation(dynamic(op, "QLinearConvTranspose", x, 1, stored, 1, 3, {**attrs, "layout": "NHWC"}))
     inputs, added = [op.nchw(x), op.permuted(1, perm)], bias(op, 3, 1, x=2)
     return op.activation(op.nhwc(op.emit("ConvTranspose", inputs if added is None else [*inputs, added], attrs)))
+
+
+def transposed_window(op: Op, sizes: tuple[int, ...]) -> tuple[Window, tuple[int, ...], tuple[int, ...]]:
+    """The window of TRANSPOSE_CONV on images of `sizes`, how much it crops before the result, and the result's
+    sizes."""
+    win = window(op, _weight_shape(op, 4, 1)[1:3])
+    pads = _transposed_pads(op, sizes, win)
+    spans = [(n - 1) * s + k for n, s, k in zip(sizes, win.strides, win.kernel, strict=True)]
+    cuts = [begin + end for begin, end in zip(pads["pads"][:2], pads["pads"][2:], strict=True)]
+    wanted = [span - cut + rest for span, cut, rest in zip(spans, cuts, pads["output_padding"], strict=True)]
+    return win, tuple(pads["pads"][:2]), tuple(wanted)
 
 
 def _transposed_pads(op: Op, sizes: tuple[int, ...] | None, win: Window) -> dict[str, Any]:

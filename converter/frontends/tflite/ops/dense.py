@@ -5,10 +5,18 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.weights import bias, blockwise, dynamic, dynamic_range, has_blocks, stored_weights
+from converter.frontends.tflite.ops.weights import (
+    bias,
+    blockwise,
+    dynamic,
+    dynamic_range,
+    has_blocks,
+    own_scheme,
+    stored_weights,
+)
 from converter.ir import build
 
-__all__: list[str] = []
+__all__ = ["rows", "transposed"]
 
 _WEIGHTS_DEFAULT = 0
 
@@ -20,13 +28,15 @@ def fully_connected(op: Op) -> ir.Value:
         op.fail("weights are stored in the order of a specific processor; convert again with weights_format DEFAULT")
     if op.tensor(1).rank != 2:
         op.fail(f"expected weights of shape (out, in), got {list(op.tensor(1).shape)}")
-    x = _rows(op, op.real(0), op.tensor(1).shape[1])
+    x = rows(op, op.real(0), op.tensor(1).shape[1])
     rank = build.rank(x)
     if not rank:
         op.fail("expected an input of known rank, at least 1")
     if dynamic_range(op, 1):
         stored = stored_weights(op, 1, (0, 1))
-        return op.activation(dynamic(op, "QLinearMatMul", x, rank - 1, stored, 1, 2, {"transB": 1}))
+        by_xnnpack = op.tensor(1).type_name == "INT8" or stored.shape[1] % 2 == 0
+        scheme = own_scheme(op) if op.litert and not by_xnnpack else ""
+        return op.activation(dynamic(op, "QLinearMatMul", x, rank - 1, stored, 1, 2, {"transB": 1}, scheme))
     added = bias(op, 2, 1)
     if has_blocks(op, 1):
         result = op.emit("MatMul", [*blockwise(op, x, rank - 1, 1)])
@@ -38,7 +48,7 @@ def fully_connected(op: Op) -> ir.Value:
     return op.activation(result if added is None else op.emit("Add", [result, added]))
 
 
-def _rows(op: Op, x: ir.Value, inner: int) -> ir.Value:
+def rows(op: Op, x: ir.Value, inner: int) -> ir.Value:
     """The left factor of the product: `x` itself, or `x` flattened to rows of `inner`."""
     dims = build.dims(x)
     if op.option("keep_num_dims", False) or (dims is not None and len(dims) == 2 and dims[1] == inner):
@@ -49,7 +59,7 @@ def _rows(op: Op, x: ir.Value, inner: int) -> ir.Value:
 @translate("BATCH_MATMUL")
 def batch_matmul(op: Op) -> ir.Value:
     """a (..., m, k) by b (..., k, n), either transposed by adj_x and adj_y; leading axes broadcast."""
-    left = _transposed(op, op.real(0)) if op.option("adj_x") else op.real(0)
+    left = transposed(op, op.real(0)) if op.option("adj_x") else op.real(0)
     rank = build.rank(left)
     if rank and _by_columns(op):
         axes = op.tensor(1).rank
@@ -68,10 +78,11 @@ def _by_columns(op: Op) -> bool:
 
 
 def _adjoint(op: Op) -> ir.Value:
-    return _transposed(op, op.real(1)) if op.const(1) is None else op.permuted(1, _swapped(op.tensor(1).rank))
+    return transposed(op, op.real(1)) if op.const(1) is None else op.permuted(1, _swapped(op.tensor(1).rank))
 
 
-def _transposed(op: Op, x: ir.Value) -> ir.Value:
+def transposed(op: Op, x: ir.Value) -> ir.Value:
+    """Matrices with their last two axes exchanged."""
     rank = build.rank(x)
     if rank is None or rank < 2:
         op.fail(f"expected matrices, got a tensor of {'unknown rank' if rank is None else f'{rank} dimensions'}")

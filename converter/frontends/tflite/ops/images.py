@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.operands import counted, extents, payload, rank, same_quant, sizes
+from converter.frontends.tflite.ops.operands import counted, extents, payload, rank, relabelled, sizes
 
 __all__: list[str] = []
 
@@ -17,12 +17,7 @@ __all__: list[str] = []
 def resize_bilinear(op: Op) -> ir.Value:
     """Each pixel from its four neighbours, edges repeated. TFLite interpolates stored numbers: where a file's scales
     differ, which they must not, the result's hold."""
-    quant, x = op.output().quant, op.tensor(0)
-    real = op.real(0)
-    if quant is not None and quant.per_tensor and x.quantized and not same_quant(x, op.output()):
-        zero = quant.zero_point.astype((op.raw(0).dtype or ir.DataType.UINT8).numpy())
-        real = op.emit("DequantizeLinear", [op.raw(0), op.constant(quant.scale, np.float32), op.constant(zero)])
-    return _resize(op, real, {"mode": "linear", "coordinate_transformation_mode": _coordinates(op)})
+    return _resize(op, relabelled(op), {"mode": "linear", "coordinate_transformation_mode": _coordinates(op)})
 
 
 @translate("RESIZE_NEAREST_NEIGHBOR")

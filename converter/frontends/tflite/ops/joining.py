@@ -12,9 +12,9 @@ from converter.frontends.tflite.ops.operands import (
     emit_all,
     extents,
     indices,
+    moved_whole,
     payload,
     rank,
-    same_quant,
     single,
     sizes,
 )
@@ -24,7 +24,7 @@ __all__: list[str] = []
 
 @translate("CONCATENATION")
 def concatenation(op: Op) -> ir.Value:
-    """Joined along an axis; operands quantised differently are requantised."""
+    """Joined along an axis; operands quantised differently are requantised, in LiteRT only bytes without a sign."""
     parts = payload(op, *range(op.count_inputs))
     return op.activation(op.emit("Concat", parts, {"axis": axis(op, op.option("axis", 0), rank(op, 0))}))
 
@@ -67,8 +67,8 @@ def split_v(op: Op) -> list[ir.Value]:
 
 def _whole(op: Op, i: int) -> ir.Value:
     """Input `i` as stored when every output keeps its quantisation."""
-    same = all(same_quant(op.tensor(i), op.output(k)) for k in range(op.count_outputs))
-    return op.raw(i) if same else op.real(i)
+    whole = all(moved_whole(op, i, k) for k in range(op.count_outputs))
+    return op.raw(i) if whole else op.real(i)
 
 
 def _complete(op: Op, parts: tuple[int, ...], size: int | None) -> list[int]:

@@ -13,14 +13,18 @@ __all__: list[str] = []
 
 @translate("MATRIX_DIAG")
 def matrix_diag(op: Op) -> ir.Value:
-    """Square matrices with the operand's last axis on the diagonal, zeros elsewhere."""
+    """Square matrices with the operand's last axis on the diagonal, zeros elsewhere: LiteRT's are stored ones,
+    whatever zero point they have."""
     ranked(op, 0, 1)
     (diagonal,) = payload(op, 0)
     size = sizes(op, 0)[-1]
     if size is None:
         op.fail("expected a diagonal of known length")
     rows = op.emit("Unsqueeze", [diagonal, op.constant([-2])])
-    return op.emit("Where", [_diagonal(op, size, size), rows, zero_point(op, diagonal)])
+    zero = zero_point(op, diagonal)
+    if op.litert:
+        zero = op.constant(np.zeros((), (diagonal.dtype or ir.DataType.FLOAT).numpy()))
+    return op.emit("Where", [_diagonal(op, size, size), rows, zero])
 
 
 @translate("MATRIX_SET_DIAG")

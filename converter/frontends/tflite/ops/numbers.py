@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.fixed_functions import requantized
 from converter.frontends.tflite.ops.operands import cast
 
 __all__: list[str] = []
@@ -28,9 +27,6 @@ def cast_(op: Op) -> ir.Value:
 @translate("QUANTIZE", "DEQUANTIZE")
 def requantize(op: Op) -> ir.Value:
     """The same real number in another form; reading and writing the operands does the conversion."""
-    found = requantized(op)
-    if found is not None:
-        return found
     x = op.real(0)
     return x if op.output().quantized else cast(op, x, op.output().dtype)
 

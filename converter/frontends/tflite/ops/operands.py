@@ -21,9 +21,11 @@ __all__ = [
     "extents",
     "index",
     "indices",
+    "moved_whole",
     "payload",
     "rank",
     "ranked",
+    "relabelled",
     "same_quant",
     "single",
     "sizes",
@@ -141,8 +143,29 @@ def same_quant(a: Tensor, b: Tensor) -> bool:
 
 def payload(op: Op, *inputs: int) -> list[ir.Value]:
     """Inputs a rule moves without computing: as stored when that means the same in output 0, else as real numbers."""
-    stored = all(same_quant(op.tensor(i), op.output()) for i in inputs)
+    stored = all(moved_whole(op, i) for i in inputs)
     return [op.raw(i) if stored else op.real(i) for i in inputs]
+
+
+def moved_whole(op: Op, i: int, k: int = 0) -> bool:
+    """Whether output `k` takes the stored numbers of input `i`. LiteRT's does even where the scales differ, which a
+    correct file does not have."""
+    x, y = op.tensor(i), op.output(k)
+    return same_quant(x, y) or (op.litert and _alike(x, y))
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Whether both are quantised numbers of one type with one scale each."""
+    return a.dtype == b.dtype and all(t.quant is not None and t.quant.per_tensor for t in (a, b))
+
+
+def relabelled(op: Op, i: int = 0) -> ir.Value:
+    """Input `i` as real numbers, as if it had output 0's scale: what operators that compute on stored integers see."""
+    quant = op.output().quant
+    if quant is None or same_quant(op.tensor(i), op.output()) or not _alike(op.tensor(i), op.output()):
+        return op.real(i)
+    zero = quant.zero_point.astype((op.raw(i).dtype or _T.UINT8).numpy())
+    return op.emit("DequantizeLinear", [op.raw(i), op.constant(quant.scale, np.float32), op.constant(zero)])
 
 
 def zero_point(op: Op, value: ir.Value, i: int = 0) -> ir.Value:

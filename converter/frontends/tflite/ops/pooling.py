@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.operands import same_quant
+from converter.frontends.tflite.ops.operands import relabelled, same_quant
 from converter.frontends.tflite.ops.windows import Window, image_sizes, images, padding, positive
+from converter.ir import build
 
-__all__: list[str] = []
+__all__ = ["averaged"]
 
 _MAX_OF_INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 
@@ -25,7 +28,7 @@ def max_pool(op: Op) -> ir.Value:
     plain = not op.option("fused_activation_function", 0) and same_quant(op.tensor(0), op.output())
     if plain and op.tensor(0).dtype in _MAX_OF_INTEGERS:
         return _pool(op, op.raw(0), "MaxPool")
-    return op.activation(_pool(op, op.real(0), "MaxPool"))
+    return op.activation(_pool(op, relabelled(op) if op.litert else op.real(0), "MaxPool"))
 
 
 @translate("L2_POOL_2D")
@@ -36,7 +39,21 @@ def l2_pool(op: Op) -> ir.Value:
 
 
 def _pool(op: Op, x: ir.Value, kind: str) -> ir.Value:
+    attrs = _attributes(op, x)
+    return op.nhwc(op.emit(kind, [op.nchw(x)], attrs))
+
+
+def _attributes(op: Op, x: ir.Value) -> dict[str, Any]:
     kernel = positive(op, "filter_height"), positive(op, "filter_width")
     win = Window(kernel, (positive(op, "stride_h"), positive(op, "stride_w")), (1, 1))
-    attrs = {"kernel_shape": win.kernel, "strides": win.strides, **padding(op, image_sizes(images(op, x)), win)}
-    return op.nhwc(op.emit(kind, [op.nchw(x)], attrs))
+    return {"kernel_shape": win.kernel, "strides": win.strides, **padding(op, image_sizes(images(op, x)), win)}
+
+
+def averaged(op: Op) -> ir.Value:
+    """The average pool of a quantised operand's stored integers, without the activation."""
+    x, tensor = op.raw(0), op.tensor(0)
+    if tensor.quant is None or tensor.dtype is None:
+        op.fail(f"expected a quantised operand, got {tensor.type_name} {tensor.name!r}")
+    own = [op.constant(tensor.quant.scale), op.constant(tensor.quant.zero_point.astype(tensor.dtype.numpy()))]
+    attrs = {**_attributes(op, x), "layout": "NHWC"}
+    return op.emit("QLinearAveragePool", [x, *own, *own], attrs, domain=build.DOMAIN)

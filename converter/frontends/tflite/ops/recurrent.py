@@ -2,29 +2,33 @@
 
 Sequences become ONNX's own LSTM and RNN where those are equivalent; cells with projection, layer normalisation or a
 clipped cell become a Scan of one step. State tensors are variables: read, and written for the next run.
+
+Products by 8-bit weights are LiteRT's: inputs and states are rounded to 8 bits, each row over its own range.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
 from converter.frontends.tflite.ops.operands import cast, sizes
-from converter.frontends.tflite.ops.recurrent_integer import IntegerLstm, integer_lstm, integer_svdf
 from converter.frontends.tflite.ops.variables import as_real, as_stored, raw_state, raw_store, state, store
+from converter.frontends.tflite.ops.weights import own_scheme, quantized
 from converter.ir import build
 
-__all__: list[str] = []
+__all__ = ["Direction", "axis_of_time", "is_basic", "run"]
 
 _UNITS = {1: "Relu", 4: "Tanh"}
 """Activations ONNX's recurrent operators have under a plain name, by the schema's number."""
 _NORM_EPSILON = 1e-8
 """What TFLite adds to the variance in layer normalisation."""
+_INPUT, _FORGET, _CELL, _OUTPUT = range(4)
 _BASIC = 1
 """LSTMKernelType BASIC: one weight matrix for all gates."""
 
@@ -36,7 +40,7 @@ Step = Callable[[Op, ir.Value, Sequence[ir.Value]], tuple[ir.Value, ...]]
 
 
 @dataclass(frozen=True)
-class _Direction:
+class Direction:
     """A pass over a sequence: the step, the slots of its state variables, and the direction."""
 
     step: Step
@@ -46,7 +50,7 @@ class _Direction:
     """Whether the step works on states as stored, not on real numbers."""
 
 
-def _run(op: Op, x: ir.Value, way: _Direction, time_axis: int) -> ir.Value:
+def run(op: Op, x: ir.Value, way: Direction, time_axis: int) -> ir.Value:
     """Every step's output along `time_axis`; final states are stored."""
     shape = build.dims(x) or ()
     now = ir.Value(name="now", type=x.type, shape=ir.Shape([d for i, d in enumerate(shape) if i != time_axis]))
@@ -75,7 +79,8 @@ def _store(op: Op, slots: Sequence[int], values: Sequence[ir.Value]) -> None:
         store(op, slot, value)
 
 
-def _time_axis(op: Op) -> int:
+def axis_of_time(op: Op) -> int:
+    """The axis of a sequence's times."""
     return 0 if op.option("time_major", False) else 1
 
 
@@ -97,21 +102,77 @@ class _Rnn:
     bias: int
     state: int
 
-    def step(self, op: Op, x: ir.Value, before: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
-        """activation(x W' + h R' + b)."""
-        total = op.emit("Add", [_product(op, x, self.weights), _product(op, before[0], self.recurrent)])
-        return (op.activation(op.emit("Add", [total, op.real(self.bias)])),)
+    def entered(self, op: Op) -> ir.Value:
+        """x W' + b"""
+        return op.emit("Add", [_product(op, op.real(0), [self.weights]), op.real(self.bias)])
+
+    def step(self, op: Op, entered: ir.Value, before: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+        """activation(entered + h R')."""
+        return (op.activation(op.emit("Add", [entered, _product(op, before[0], [self.recurrent])])),)
 
 
-def _product(op: Op, x: ir.Value, slot: int) -> ir.Value:
-    return op.emit("MatMul", [x, op.permuted(slot, (1, 0))])
+def _product(op: Op, x: ir.Value, slots: Sequence[int]) -> ir.Value:
+    """x times the transposed matrices of `slots`, side by side."""
+    found = _stored(op, slots)
+    if found is None:
+        parts = [op.permuted(slot, (1, 0)) for slot in slots]
+        return op.emit("MatMul", [x, parts[0] if len(parts) == 1 else op.emit("Concat", parts, {"axis": 1})])
+    scales = op.constant(found.scales)
+    if op.litert:
+        operands = [*_rounded(op, x), op.constant(found.weights), scales, op.constant(np.int8(0))]
+        return op.emit("QLinearMatMul", operands, {"transB": 1}, domain=build.DOMAIN)
+    weights = op.constant(np.ascontiguousarray(found.weights.T))
+    return op.emit("MatMul", [x, op.emit("DequantizeLinear", [weights, scales], {"axis": 1})])
+
+
+def _rounded(op: Op, x: ir.Value) -> tuple[ir.Value, ...]:
+    """Rows as int8, their scales and zero points."""
+    rank = build.rank(x)
+    if not rank:
+        op.fail("expected an input of known rank, at least 1")
+    return quantized(op, x, rank - 1, own_scheme(op))
+
+
+def _rounded_real(op: Op, x: ir.Value) -> ir.Value:
+    """The real numbers that the rows then are."""
+    q, step, zero = _rounded(op, x)
+    whole = cast(op, q, ir.DataType.FLOAT)
+    if own_scheme(op) == "ASYMMETRIC":
+        whole = op.emit("Sub", [whole, cast(op, zero, ir.DataType.FLOAT)])
+    return op.emit("Mul", [whole, step])
+
+
+def _rounds(op: Op, *slots: int) -> bool:
+    """Whether LiteRT rounds what it multiplies by these matrices."""
+    return op.litert and all(_stored(op, [slot]) is not None for slot in slots)
+
+
+class _Stored(NamedTuple):
+    """Matrices of int8 stacked by rows, and a scale for each row."""
+
+    weights: np.ndarray
+    scales: np.ndarray
+
+
+def _stored(op: Op, slots: Sequence[int], negate: Sequence[int] = ()) -> _Stored | None:
+    """Constants without zero points, quantised by tensor or by row; those at positions `negate` are negated."""
+    stored, scales = [], []
+    for k, tensor in enumerate(op.tensor(i) for i in slots):
+        quant, array = tensor.quant, tensor.array
+        if quant is None or array is None or array.dtype != np.int8 or quant.block or quant.axis:
+            return None
+        if np.any(quant.zero_point) or array.min(initial=0) == -128:
+            return None
+        stored.append(-array if k in negate else array)
+        scales.append(np.broadcast_to(quant.scale, len(array)))
+    return _Stored(np.concatenate(stored), np.concatenate(scales))
 
 
 @translate("RNN")
 def rnn(op: Op) -> ir.Value:
     """One step over a batch; the output is the new state."""
     cell = _Rnn(1, 2, 3, 4)
-    (h,) = cell.step(op, op.real(0), [state(op, cell.state)])
+    (h,) = cell.step(op, cell.entered(op), [state(op, cell.state)])
     store(op, cell.state, h)
     return h
 
@@ -131,10 +192,10 @@ def bidirectional_rnn(op: Op) -> list[ir.Value]:
 
 
 def _rnn_pass(op: Op, cell: _Rnn, back: bool) -> ir.Value:
-    x, time_axis = op.real(0), _time_axis(op)
+    x, time_axis = op.real(0), axis_of_time(op)
     unit = _UNITS.get(int(op.option("fused_activation_function", 0)))
-    if unit is None:
-        return _run(op, x, _Direction(cell.step, (cell.state,), back), time_axis)
+    if unit is None or _rounds(op, cell.weights, cell.recurrent):
+        return run(op, cell.entered(op), Direction(cell.step, (cell.state,), back), time_axis)
     bias = op.emit(
         "Concat", [op.real(cell.bias), op.constant(np.zeros(_units(op, cell.recurrent), np.float32))], {"axis": 0}
     )
@@ -174,21 +235,10 @@ def _stack(op: Op, slots: Sequence[int], negate: Sequence[int] = ()) -> ir.Value
     Constants quantised by tensor or by row stay integers: their rows share one DequantizeLinear. Matrices at positions
     `negate` are negated.
     """
-    tensors = [op.tensor(i) for i in slots]
-    signs = [-1 if k in negate else 1 for k in range(len(slots))]
-    quants = [t.quant for t in tensors]
-    symmetric = [
-        q for t, q in zip(tensors, quants, strict=True)
-        if q is not None and t.array is not None and t.array.dtype == np.int8 and not (q.block or q.axis)
-        and not np.any(q.zero_point) and t.array.min(initial=0) > -128
-    ]  # fmt: skip
-    if len(symmetric) == len(tensors):
-        stored = [sign * t.array for sign, t in zip(signs, tensors, strict=True) if t.array is not None]
-        scales = [np.broadcast_to(q.scale, len(a)) for q, a in zip(symmetric, stored, strict=True)]
-        weights = op.constant(np.concatenate(stored).astype(np.int8)[None])
-        return op.emit("DequantizeLinear", [weights, op.constant(np.concatenate(scales))], {"axis": 1})
-    parts = [op.real(i) for i in slots]
-    parts = [op.emit("Neg", [p]) if sign < 0 else p for p, sign in zip(parts, signs, strict=True)]
+    found = _stored(op, slots, negate)
+    if found is not None:
+        return op.emit("DequantizeLinear", [op.constant(found.weights[None]), op.constant(found.scales)], {"axis": 1})
+    parts = [op.emit("Neg", [op.real(i)]) if k in negate else op.real(i) for k, i in enumerate(slots)]
     whole = parts[0] if len(parts) == 1 else op.emit("Concat", parts, {"axis": 0})
     return op.emit("Unsqueeze", [whole, op.constant([0])])
 
@@ -219,23 +269,35 @@ class _Lstm:
         known = int(op.option("fused_activation_function", 0)) in _UNITS
         return known and not fancy and not op.option("cell_clip", 0.0)
 
-    def step(self, op: Op, x: ir.Value, before: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+    def _gates(self, op: Op) -> list[int]:
+        """The gates that the file has."""
+        return [_FORGET, _CELL, _OUTPUT] if self.coupled(op) else [_INPUT, _FORGET, _CELL, _OUTPUT]
+
+    def entered(self, op: Op) -> ir.Value:
+        """The input's part of all gates at all times."""
+        return _product(op, op.real(0), [self.weights + g for g in self._gates(op)])
+
+    def step(self, op: Op, entered: ir.Value, before: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
         """The new (h, c) of one time."""
         h, c = before
-        forget = op.emit("Sigmoid", [self._gate(op, 1, x, h, c)])
+        order = self._gates(op)
+        total = op.emit("Add", [entered, _product(op, h, [self.recurrent + g for g in order])])
+        parts = op.emit("Split", [total], {"axis": -1, "num_outputs": len(order)}, outputs=len(order))
+        gates = dict(zip(order, parts, strict=True))
+        forget = op.emit("Sigmoid", [self._gate(op, _FORGET, gates, c)])
         if self.coupled(op):
             opened = op.emit("Sub", [cast(op, op.constant(1.0), forget.dtype), forget])
         else:
-            opened = op.emit("Sigmoid", [self._gate(op, 0, x, h, c)])
-        news = op.emit("Mul", [opened, op.activation(self._gate(op, 2, x, h, None))])
+            opened = op.emit("Sigmoid", [self._gate(op, _INPUT, gates, c)])
+        news = op.emit("Mul", [opened, op.activation(self._gate(op, _CELL, gates, None))])
         c = _clipped(op, op.emit("Add", [op.emit("Mul", [forget, c]), news]), "cell_clip")
-        out = op.emit("Sigmoid", [self._gate(op, 3, x, h, c)])
+        out = op.emit("Sigmoid", [self._gate(op, _OUTPUT, gates, c)])
         h = op.emit("Mul", [out, op.activation(c)])
         return self._projected(op, h), c
 
-    def _gate(self, op: Op, gate: int, x: ir.Value, h: ir.Value, c: ir.Value | None) -> ir.Value:
-        total = op.emit("Add", [_product(op, x, self.weights + gate), _product(op, h, self.recurrent + gate)])
-        peephole = self.peephole + {0: 0, 1: 1, 3: 2}.get(gate, 0)
+    def _gate(self, op: Op, gate: int, gates: Mapping[int, ir.Value], c: ir.Value | None) -> ir.Value:
+        total = gates[gate]
+        peephole = self.peephole + {_INPUT: 0, _FORGET: 1, _OUTPUT: 2}.get(gate, 0)
         if c is not None and op.has(peephole):
             total = op.emit("Add", [total, op.emit("Mul", [c, op.real(peephole)])])
         if self.norm is not None and op.has(self.norm + gate):
@@ -246,7 +308,7 @@ class _Lstm:
     def _projected(self, op: Op, h: ir.Value) -> ir.Value:
         if not op.has(self.projection):
             return h
-        h = _product(op, h, self.projection)
+        h = _product(op, h, [self.projection])
         if op.has(self.projection + 1):
             h = op.emit("Add", [h, op.real(self.projection + 1)])
         return _clipped(op, h, "proj_clip")
@@ -254,20 +316,22 @@ class _Lstm:
     def sequence(self, op: Op, back: bool = False) -> ir.Value:
         """All outputs over the sequence in operand 0."""
         if not self.plain(op):
-            return _run(op, op.real(0), _Direction(self.step, self.states, back), _time_axis(op))
+            return run(op, self.entered(op), Direction(self.step, self.states, back), axis_of_time(op))
         return self._whole(op, back)
 
     def _whole(self, op: Op, back: bool) -> ir.Value:
         """ONNX's LSTM: gates in the order input, output, forget, cell. A coupled input gate gets the forget gate's
-        negated weights, since sigmoid(-z) = 1 - sigmoid(z)."""
+        negated weights, since sigmoid(-z) = 1 - sigmoid(z). By 8-bit weights it is our own, which rounds h."""
         coupled, hidden, first = self.coupled(op), _units(op, self.recurrent + 1), op.constant([0])
         gates = [1 if coupled else 0, 3, 1, 2]
         negate = [0] if coupled else []
-        x, time_axis = op.real(0), _time_axis(op)
+        x, time_axis = op.real(0), axis_of_time(op)
+        slots = [self.recurrent + g for g in gates]
+        stored = _stored(op, slots, negate) if _rounds(op, *slots, *(self.weights + g for g in gates)) else None
         operands = [
-            _in_order(op, x, time_axis),
+            _in_order(op, x if stored is None else _rounded_real(op, x), time_axis),
             _stack(op, [self.weights + g for g in gates], negate),
-            _stack(op, [self.recurrent + g for g in gates], negate),
+            _stack(op, slots, negate) if stored is None else op.constant(stored.weights[None]),
             self._biases(op, gates, negate, hidden),
             None,
             *(op.emit("Unsqueeze", [state(op, i), first]) for i in self.states),
@@ -277,7 +341,10 @@ class _Lstm:
             operands.append(op.emit("Unsqueeze", [_joined(op, slots, negate), first]))
         unit = _UNITS[int(op.option("fused_activation_function"))]
         attrs = {"activations": ["Sigmoid", unit, unit], "hidden_size": hidden, "direction": _way(back)}
-        y, h, c = op.emit("LSTM", operands, attrs, outputs=3)
+        if stored is not None:
+            operands += [None] * (8 - len(operands)) + [op.constant(stored.scales.reshape(1, -1, 1))]
+            attrs |= {"block_size": hidden, "rounding": own_scheme(op)}
+        y, h, c = op.emit("LSTM", operands, attrs, outputs=3, domain=build.DOMAIN if stored is not None else "")
         _store(op, self.states, [op.emit("Squeeze", [v, first]) for v in (h, c)])
         return _in_order(op, op.emit("Squeeze", [y, op.constant([1])]), time_axis)
 
@@ -299,16 +366,12 @@ def _clipped(op: Op, value: ir.Value, option: str) -> ir.Value:
     return op.emit("Clip", [value, *(cast(op, op.constant(v), value.dtype) for v in (-bound, bound))])
 
 
-_INTEGER = IntegerLstm(weights=1, recurrent=5, peephole=9, bias=12, projection=16, states=(18, 19))
 _FULL = partial(_Lstm, weights=1, recurrent=5, peephole=9, bias=12, projection=16)
 
 
 @translate("UNIDIRECTIONAL_SEQUENCE_LSTM")
 def sequence_lstm(op: Op) -> ir.Value:
     """A sequence, batch or time first."""
-    if integer_lstm(op, _INTEGER):
-        way = _Direction(_INTEGER.step, _INTEGER.states, stored=True)
-        return _run(op, _INTEGER.entered(op), way, _time_axis(op))
     return _FULL(states=(18, 19), norm=20).sequence(op)
 
 
@@ -324,23 +387,23 @@ def bidirectional_lstm(op: Op) -> list[ir.Value]:
 @translate("LSTM")
 def lstm(op: Op) -> Sequence[ir.Value | None]:
     """One step over a batch; a basic cell carries its state through outputs, a full one in variables."""
-    if int(op.option("kernel_type", 0)) == _BASIC:
+    if is_basic(op):
         return _basic_lstm(op)
-    if integer_lstm(op, _INTEGER):
-        h, c = _INTEGER.step(op, _INTEGER.entered(op), [raw_state(op, i) for i in _INTEGER.states])
-        for slot, value in zip(_INTEGER.states, (h, c), strict=True):
-            raw_store(op, slot, value)
-        return [*[None] * (op.count_outputs - 1), h]
     cell = _FULL(states=(18, 19), norm=20)
-    h, c = cell.step(op, op.real(0), [state(op, i) for i in cell.states])
+    h, c = cell.step(op, cell.entered(op), [state(op, i) for i in cell.states])
     _store(op, cell.states, [h, c])
     return [*[None] * (op.count_outputs - 1), h]
+
+
+def is_basic(op: Op) -> bool:
+    """Whether an LSTM has one weight matrix for all gates, and its state in operands and results."""
+    return int(op.option("kernel_type", 0)) == _BASIC
 
 
 def _basic_lstm(op: Op) -> list[ir.Value]:
     """One matrix over [x, h], gates in the order input, cell, forget, output. The last two results are scratch."""
     joint = op.emit("Concat", [op.real(0), op.real(1)], {"axis": -1})
-    total = op.emit("Add", [_product(op, joint, 2), op.real(3)])
+    total = op.emit("Add", [op.emit("MatMul", [joint, op.permuted(2, (1, 0))]), op.real(3)])
     opened, news, forget, out = op.emit("Split", [total], {"axis": -1, "num_outputs": 4}, outputs=4)
     kept = op.emit("Mul", [op.emit("Sigmoid", [forget]), op.real(4)])
     c = op.emit("Add", [kept, op.emit("Mul", [op.emit("Sigmoid", [opened]), op.emit("Tanh", [news])])])
@@ -361,11 +424,8 @@ def svdf(op: Op) -> ir.Value:
     if features is None or memory is None:
         op.fail("expected time weights of a known shape [filters, memory]")
     rank = int(op.option("rank", 1))
-    found = integer_svdf(op)
-    if found is not None:
-        return found
     line = op.emit("Reshape", [raw_state(op, 4), op.constant([-1, features, memory])])
-    newest = op.emit("Unsqueeze", [as_stored(op, 4, _product(op, op.real(0), 1)), op.constant([2])])
+    newest = op.emit("Unsqueeze", [as_stored(op, 4, _product(op, op.real(0), [1])), op.constant([2])])
     older = op.emit("Slice", [line, *(op.constant([v]) for v in (1, memory, 2))])
     line = op.emit("Concat", [older, newest], {"axis": 2})
     raw_store(op, 4, op.emit("Reshape", [line, op.constant([-1, features * memory])]))

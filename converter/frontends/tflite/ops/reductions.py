@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.operands import axis, cast, indices, rank
+from converter.frontends.tflite.ops.operands import axis, cast, indices, rank, relabelled
 
-__all__: list[str] = []
+__all__ = ["axes_of"]
 
 _REDUCE = {
     "MEAN": "ReduceMean",
@@ -19,11 +19,14 @@ _REDUCE = {
     "SUM": "ReduceSum",
 }
 
+_ORDER = ("REDUCE_MAX", "REDUCE_MIN")
+"""Reductions that LiteRT makes of stored integers."""
+
 
 @translate(*_REDUCE)
 def reduce(op: Op) -> ir.Value:
     """Over the axes of operand 1 (none of them: nothing is reduced). MEAN of integers truncates."""
-    x = op.real(0)
+    x = relabelled(op) if op.litert and op.name in _ORDER else op.real(0)
     if op.name == "MEAN" and x.dtype is not None and x.dtype.is_integer():
         return _integer_mean(op, x)
     return _emit(op, _REDUCE[op.name], x)
@@ -35,11 +38,17 @@ def _emit(op: Op, reduction: str, x: ir.Value) -> ir.Value:
 
 
 def _axes(op: Op) -> ir.Value:
+    axes = axes_of(op)
+    return indices(op, 1) if axes is None else op.constant(list(axes), "int64")
+
+
+def axes_of(op: Op) -> tuple[int, ...] | None:
+    """The reduced axes in order, counted from the front; None if they are computed."""
     given = op.ints(1)
     if given is None:
-        return indices(op, 1)
+        return None
     dims = rank(op, 0)
-    return op.constant(sorted({axis(op, a, dims) for a in given} if dims else []), "int64")
+    return tuple(sorted({axis(op, a, dims) for a in given} if dims else []))
 
 
 def _integer_mean(op: Op, x: ir.Value) -> ir.Value:

@@ -21,8 +21,9 @@ _SEGMENTS = {
 
 @translate("SCATTER_ND")
 def scatter_nd(op: Op) -> ir.Value:
-    """Updates added at index tuples to zeros of a given shape."""
-    updates = op.real(1)
+    """Updates added at index tuples to zeros of a given shape: LiteRT's are stored ones, whatever zero point they
+    have."""
+    updates = payload(op, 1)[0] if op.litert else op.real(1)
     zeros = op.emit("Expand", [_number(op, updates, 0), extents(op, 2)])
     return op.emit("ScatterND", [zeros, indices(op, 0), updates], {"reduction": "add"})
 

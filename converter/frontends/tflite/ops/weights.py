@@ -4,14 +4,15 @@ A contraction is one of three kinds by its operands' types: float; integer (both
 dynamic-range, float activations by 8-bit weights. LiteRT (XNNPACK) runs the last one on integers too: it quantises the
 activations to int8, one asymmetric range for each row of a matrix product and each image of a convolution, but for
 each pixel of a 1 x 1 convolution of stride 1. Multiplying by dequantised weights instead is off by 0.2 to 1 percent of
-the result's range; the same ranges agree to 1e-7 of it. Weights with a scale for each block have no integer product
-here: the quantised activations are multiplied as real numbers, which agrees as well.
+the result's range; the same ranges agree to 1e-7 of it. What XNNPACK does not take (recurrent cells, some 4-bit
+weights) LiteRT's own kernels quantise by a `scheme` of DynamicQuantizeLinear. Weights with a scale for each block have
+no integer product here: the quantised activations are multiplied as real numbers, which agrees as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -21,9 +22,21 @@ from converter.frontends.tflite.model import Quant
 from converter.frontends.tflite.op import Op
 from converter.ir import build
 
-__all__ = ["bias", "blockwise", "dynamic", "dynamic_range", "has_blocks", "stored_weights"]
+__all__ = [
+    "Scheme",
+    "bias",
+    "blockwise",
+    "dynamic",
+    "dynamic_range",
+    "has_blocks",
+    "own_scheme",
+    "quantized",
+    "stored_weights",
+]
 
 _FLOAT = ir.DataType.FLOAT
+Scheme = Literal["", "SYMMETRIC", "ASYMMETRIC"]
+"""How activations are quantised: as by XNNPACK, or by LiteRT's own kernels."""
 
 
 def dynamic_range(op: Op, weights: int, x: int = 0) -> bool:
@@ -86,7 +99,7 @@ def blockwise(op: Op, x: ir.Value, kept: int, weights: int) -> tuple[ir.Value, i
     tensor = op.tensor(weights)
     if tensor.quant is None:
         op.fail(f"expected quantised weights, got {tensor.type_name} {tensor.name!r}")
-    q, step, zero = _quantized(op, x, kept)
+    q, step, zero = quantized(op, x, kept)
     floats = (op.emit("Cast", [v], {"to": int(_FLOAT)}) for v in (q, zero))
     rounded = op.emit("Mul", [op.emit("Sub", [*floats]), step])
     stored, scale = stored_weights(op, weights, (1, 0)), tensor.quant.scale.T
@@ -99,14 +112,27 @@ def blockwise(op: Op, x: ir.Value, kept: int, weights: int) -> tuple[ir.Value, i
     return rounded, op.emit("DequantizeLinear", [op.constant(stored, hint=tensor.name), scales], attrs)
 
 
-def _quantized(op: Op, x: ir.Value, kept: int) -> tuple[ir.Value, ...]:
+def own_scheme(op: Op) -> Scheme:
+    """The scheme of LiteRT's own kernels of matrix products and recurrent cells."""
+    return "ASYMMETRIC" if op.option("asymmetric_quantize_inputs", False) else "SYMMETRIC"
+
+
+def quantized(op: Op, x: ir.Value, kept: int, scheme: Scheme = "") -> tuple[ir.Value, ...]:
     """`x` as int8, its scales and its zero points: one range for each index of its first `kept` axes."""
-    attrs = {"kept": kept, "dtype": "int8"}
+    attrs = {"kept": kept, "dtype": "int8", **({"scheme": scheme} if scheme else {})}
     return tuple(op.emit("DynamicQuantizeLinear", [x], attrs, outputs=3, domain=build.DOMAIN))
 
 
 def dynamic(
-    op: Op, kind: str, x: ir.Value, kept: int, stored: np.ndarray, weights: int, added: int, attrs: Mapping[str, Any]
+    op: Op,
+    kind: str,
+    x: ir.Value,
+    kept: int,
+    stored: np.ndarray,
+    weights: int,
+    added: int,
+    attrs: Mapping[str, Any],
+    scheme: Scheme = "",
 ) -> ir.Value:
     """`kind` ("QLinearConv", "QLinearMatMul") with a float result, over `x` quantised to int8 at run time.
 
@@ -121,5 +147,5 @@ def dynamic(
     scale = op.constant(tensor.quant.scale, hint=f"{tensor.name} scale")
     zero = op.constant(np.zeros((), np.int8), hint=f"{tensor.name} zero point")
     end = [None, None, op.real(added)] if op.has(added) else []
-    operands = [*_quantized(op, x, kept), op.constant(stored, hint=tensor.name), scale, zero, *end]
+    operands = [*quantized(op, x, kept, scheme), op.constant(stored, hint=tensor.name), scale, zero, *end]
     return op.emit(kind, operands, attrs, domain=build.DOMAIN)

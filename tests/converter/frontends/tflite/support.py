@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import onnx_ir as ir
 
-from converter.frontends import tflite
+from converter.frontends import Integers, tflite
 from converter.ir import build, spec
 from converter.lowering import lower
 from converter.pass_lists import optimize
@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 
-def translated(model: bytes) -> ir.Model:
+def translated(model: bytes, integers: Integers = "exact") -> ir.Model:
     """The first signature as checked IR."""
-    found = tflite.load(model).models["predict"]
+    found = tflite.load(model, integers=integers).models["predict"]
     build.adopt(found)
     spec.check(found, "as translated")
     return found
@@ -59,18 +59,21 @@ def check(
     """Translate, run, compare with LiteRT; the outputs."""
     data = builder.build()
     wanted = litert(data, inputs, kernels=kernels)
-    return _both(translated(data), inputs, wanted, builder, limit=limit, steps=steps)
+    return _both(data, inputs, wanted, builder, limit=limit, steps=steps)
 
 
 def _both(
-    model: ir.Model, inputs: Sequence[np.ndarray], wanted: Sequence[np.ndarray], builder: Builder, **limits: Any
+    data: bytes, inputs: Sequence[np.ndarray], wanted: Sequence[np.ndarray], builder: Builder, **limits: Any
 ) -> list[np.ndarray]:
-    """As translated, and after all passes; the former's outputs."""
-    got = run(model, inputs)
-    compare(got, wanted, builder, **limits)
-    optimize(model)
-    compare(run(model, inputs), wanted, builder, **limits)
-    return got
+    """As translated, and after all passes, in exact and in LiteRT's arithmetic; the first one's outputs."""
+    found = []
+    for arithmetic in get_args(Integers):
+        model = translated(data, arithmetic)
+        found.append(run(model, inputs))
+        compare(found[-1], wanted, builder, **limits)
+        optimize(model)
+        compare(run(model, inputs), wanted, builder, **limits)
+    return found[0]
 
 
 def compare(
@@ -155,7 +158,7 @@ def check_op(
     inputs = [x.data for x in operands if x is not None and not x.const]
     wanted = litert(build_with([()] * len(outs)).build(), inputs, kernels=kernels)
     builder = build_with([w.shape for w in wanted])
-    return _both(translated(builder.build()), inputs, wanted, builder, limit=limit, steps=steps)
+    return _both(builder.build(), inputs, wanted, builder, limit=limit, steps=steps)
 
 
 def _operand(builder: Builder, i: int, x: X | None) -> Tensor | None:
