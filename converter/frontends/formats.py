@@ -43,6 +43,7 @@ _EXPORT = "export the model to ONNX where it runs, and convert that"
 
 FORMATS: tuple[Format, ...] = (
     Format(TFLITE, (".tflite", ".lite"), ((4, b"TFL3"),), reader="converter.frontends.tflite"),
+    Format("ORT format", (".ort",), ((4, b"ORTM"),), reader="converter.frontends.ort"),
     Format("XGBoost", (".ubj",), ((0, b'{"'), (0, b"{L"), (0, b"{i"), (0, b"{\n"), (0, b"{ ")), b"learner",
            reader="converter.frontends.trees.xgboost"),
     Format("LightGBM", (), ((0, b"tree\n"), (0, b"tree\r\n")), b"num_tree_per_iteration",
@@ -62,9 +63,6 @@ FORMATS: tuple[Format, ...] = (
            instead="loading a pickle runs code from it: load your own in Python and call converter.convert(estimator), "
            "or write it in its library's format (xgboost: save_model, lightgbm: booster_.save_model)"),
     Format("NumPy archive", (".npz",), member=".npy", instead="it holds arrays, no model"),
-    Format("ORT file", (".ort",), ((4, b"ORTM"),),
-           instead="convert the ONNX model that it was made from: an .ort file is that model after ONNX Runtime's "
-           "optimisations for one kind of device"),
     Format("OpenVINO IR", (), ((0, b"<?xml"), (0, b"<net")), b"<net ",
            instead="convert the model that it was made from (ONNX, TensorFlow, PyTorch); nothing turns IR back"),
     Format("Core ML", (".mlmodel", ".mlpackage"), member="Manifest.json",

@@ -22,6 +22,7 @@ from onnx_ir.passes import common as clean
 
 from converter.errors import ConvertError
 from converter.frontends.maps import unzip
+from converter.frontends.sparse import densify
 from converter.ir import build
 from lite_runtime.graph.verify import MAX_RANK
 
@@ -51,7 +52,7 @@ def load(source: Source) -> ir.Model:
     else:
         proto, folder = _proto(source)
         _check(proto, folder)
-        model = _deserialize(unzip(proto), folder)
+        model = _deserialize(unzip(densify(proto)), folder)
     return _normalise(model)
 
 
@@ -162,16 +163,14 @@ def _check_graph(graph: onnx.GraphProto, outer: Mapping[str, str], folder: Path 
     for value in (*graph.input, *graph.output, *graph.value_info):
         _check_type(value.type, f"{where}: {value.name!r}")
     inputs = set(own)
-    for tensor in graph.initializer:
+    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
         if tensor.name in inputs:
             inputs.discard(tensor.name)
         else:
             define(tensor.name, "an initializer", "an initializer")
         _check_tensor(tensor, folder, f"{where}: initializer {tensor.name!r}")
     for sparse in graph.sparse_initializer:
-        raise ConvertError(
-            f"{where}: sparse initializer {sparse.values.name!r} is not supported; store it as a dense initializer"
-        )
+        _check_sparse(sparse, folder, f"{where}: sparse initializer {sparse.values.name!r}")
     for node in graph.node:
         for name in node.output:
             if name:
@@ -295,6 +294,29 @@ def _check_tensor(tensor: onnx.TensorProto, folder: Path | None, where: str) -> 
         _expect(len(tensor.raw_data), wanted, "bytes", where)
     else:
         _expect_fields(tensor, wanted, where)
+
+
+_INDICES = tuple(getattr(onnx.TensorProto, name) for name in ("INT64", "INT32", "INT16", "INT8"))
+"""Types of a sparse tensor's indices: ONNX has the first only, ONNX Runtime stores them as the smallest that holds
+them."""
+
+
+def _check_sparse(sparse: onnx.SparseTensorProto, folder: Path | None, where: str) -> None:
+    values, indices, shape = sparse.values, sparse.indices, list(sparse.dims)
+    _check_tensor(indices, folder, f"{where}, indices")
+    for tensor in (values, indices):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise ConvertError(f"{where} is external data, which is not supported; store it in the model, or dense")
+    if any(d < 0 for d in shape) or not 1 <= len(shape) <= MAX_RANK or prod(d or 1 for d in shape) >= 1 << 62:
+        raise ConvertError(f"{where}: expected 1 to {MAX_RANK} dimensions that fit in memory, got {shape}")
+    if values.data_type in _BITS or values.data_type == onnx.TensorProto.STRING:
+        raise ConvertError(f"{where}: expected numbers of at least 8 bits, got other values; store it as a dense one")
+    count = prod(values.dims)
+    if indices.data_type not in _INDICES or list(indices.dims) not in ([count], [count, len(shape)]):
+        raise ConvertError(
+            f"{where}: expected integers [{count}] or [{count}, {len(shape)}] as indices of {count} values, got "
+            f"{list(indices.dims)} of element type {indices.data_type}; the model is damaged"
+        )
 
 
 def _expect_fields(tensor: onnx.TensorProto, wanted_bytes: int, where: str) -> None:

@@ -21,6 +21,8 @@ RENAMED: Mapping[tuple[str, str], str] = {}
 HINTS: Mapping[str, str] = {
     "com.microsoft.nchwc": "images in blocks of 8 or 16 channels, and the file does not tell which: let onnxruntime "
     "save the optimised model with ORT_ENABLE_EXTENDED, or convert the model as it was before",
+    "com.ms.internal.nhwc": "channels last, as onnxruntime lays a graph out for one accelerator: convert the model as "
+    "it was before, or let onnxruntime save it with the CPU's execution provider alone",
     "com.microsoft": "an onnxruntime contrib operator: convert the model as it was before onnxruntime optimised it",
     "org.pytorch.aten": "a PyTorch ATen fallback: export with torch.onnx.export(..., dynamo=True)",
     "ai.onnx.preview.training": "a training operator: convert the inference graph",

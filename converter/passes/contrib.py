@@ -1,8 +1,8 @@
 """Operators of onnxruntime (domains com.microsoft and com.microsoft.nchwc, and some of ONNX's) become ONNX's own.
 
-`ENTRIES` is the table, with the rows of `contrib_attention`, `contrib_blocked`, `contrib_quantized`,
-`contrib_recurrent` and `qlinear_to_qdq`. An operator whose form has no equivalent here stays, and the lowering names
-it. Meaning: onnxruntime's ContribOperators.md.
+`ENTRIES` is the table, with the rows of `contrib_attention`, `contrib_blocked`, `contrib_crops`, `contrib_experts`,
+`contrib_quantized`, `contrib_recurrent` and `qlinear_to_qdq`. An operator whose form has no equivalent here stays, and
+the lowering names it. Meaning: onnxruntime's ContribOperators.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr, operand
-from converter.passes import contrib_attention, contrib_blocked, contrib_quantized, contrib_recurrent, qlinear_to_qdq
+from converter.passes import (
+    contrib_attention,
+    contrib_blocked,
+    contrib_crops,
+    contrib_experts,
+    contrib_quantized,
+    contrib_recurrent,
+    qlinear_to_qdq,
+)
 from converter.passes.contrib_attention import activated, summed, used
 from converter.passes.qlinear_to_qdq import CONTRIB
 from converter.passes.rewrite import Entry, by_operator, leading
@@ -331,6 +339,8 @@ _OWN: Mapping[str, Entry] = {
     "UnfoldTensor": _unfold,
     "Unique": _unique,
     **contrib_attention.ENTRIES,
+    **contrib_crops.ENTRIES,
+    **contrib_experts.ENTRIES,
     **contrib_quantized.ENTRIES,
     **contrib_recurrent.ENTRIES,
 }

@@ -75,7 +75,8 @@ def run(model: ir.Model) -> int:
             budget -= prod(shape or (0,)) * len(chain)
             if source is None or shape is None or budget < 0:
                 continue
-            steps = _recognise(shape, _trace(chain, shape))
+            traced = _trace(chain, shape)
+            steps = None if traced is None else _recognise(shape, traced)
             if steps is not None and _symbol(source) is not None and not all(map(_keeps_batch, steps)):
                 steps = None
             if steps is not None and len(steps) < len(chain):
@@ -142,11 +143,17 @@ def _chains(node: ir.Node) -> Iterator[list[ir.Node]]:
         yield chain[:length]
 
 
-def _trace(chain: list[ir.Node], shape: tuple[int, ...]) -> np.ndarray:
-    """The flat source index of every element of the chain's result."""
+def _trace(chain: list[ir.Node], shape: tuple[int, ...]) -> np.ndarray | None:
+    """The flat source index of every element of the chain's result; None where a shape is declared that is not the
+    operator's: behind an operator that ONNX does not know, the file's word is all there is."""
     indices = np.arange(prod(shape), dtype=np.int32).reshape(shape)
     for node in reversed(chain):
+        sizes = _sizes(node.outputs[0]) or ()
+        if node.op_type not in ("Transpose", "Gather", "Slice") and indices.size != prod(sizes):
+            return None
         indices = _move(node, indices)
+        if indices.shape != sizes:
+            return None
     return indices
 
 
@@ -163,7 +170,7 @@ def _move(node: ir.Node, x: np.ndarray) -> np.ndarray:
 
 
 def _slice(node: ir.Node, x: np.ndarray) -> np.ndarray:
-    starts, ends, axes, steps = ([int(n) for n in found] if found is not None else None for found in (
+    starts, ends, axes, steps = ([int(n) for n in found.reshape(-1)] if found is not None else None for found in (
         build.array(v) for v in (*node.inputs[1:], None, None, None, None)[:4]
     ))  # fmt: skip
     assert starts is not None and ends is not None

@@ -359,7 +359,8 @@ def _pad(move: Move) -> Sequence[Perm] | None:
 def _resize(move: Move) -> Sequence[Perm] | None:
     axes = attr(move.node, "axes", None)
     given = [(i, v) for i, v in enumerate(move.node.inputs[1:], 1) if v is not None]
-    if axes is None and any(build.array(v) is None for _, v in given):
+    numbers = [build.array(v) for _, v in given]
+    if axes is None and any(found is None or found.size % move.rank for found in numbers):
         return None
     if _first_only(move) is None:
         return None

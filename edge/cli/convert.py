@@ -51,8 +51,9 @@ def convert(
     custom: Custom = None,
     as_json: Json = False,
 ) -> None:
-    """Convert a model to a bundle: ONNX, TensorFlow Lite, XGBoost (.ubj, .json), LightGBM (.txt), PyTorch (.pt2) or a
-    TensorFlow SavedModel folder. Other formats are refused with the way round; docs/sources.md lists them."""
+    """Convert a model to a bundle: ONNX (.onnx, .ort), TensorFlow Lite, XGBoost (.ubj, .json), LightGBM (.txt),
+    PyTorch (.pt2) or a TensorFlow SavedModel folder. Other formats are refused with the way round; docs/sources.md
+    lists them."""
     shapes = read_shapes(input_shape)
     from converter import convert as run
     from converter.quantize import Options

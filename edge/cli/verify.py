@@ -149,7 +149,7 @@ def _oracle(source: Path, threads: int, backend: str) -> Any:
     import lite_runtime
     from edge.measuring.contest import is_bundle
     from edge.peers.litert import LiteRT, is_tflite
-    from edge.peers.oracle import Oracle
+    from edge.peers.oracle import Oracle, is_ort
 
     if is_bundle(source):
         return lite_runtime.load(source, threads=threads, backend=backend)
@@ -159,7 +159,7 @@ def _oracle(source: Path, threads: int, backend: str) -> Any:
 
     from converter.frontends import format_of
 
-    return Oracle(source if format_of(source) is None else _as_onnx(source), threads=threads)
+    return Oracle(source if is_ort(source) or format_of(source) is None else _as_onnx(source), threads=threads)
 
 
 def _moved_alone(

@@ -45,7 +45,11 @@ PEERS: Mapping[str, Callable[[Path, int], Runner]] = {
     "openvino": lambda source, threads: OpenVINO(source, threads=threads).run,
 }
 """By name: (source model, threads) -> a runner for it."""
-_READS = {".onnx": ("onnxruntime", "openvino"), ".tflite": ("litert", "openvino")}
+_READS = {
+    ".onnx": ("onnxruntime", "openvino"),
+    ".ort": ("onnxruntime",),
+    ".tflite": ("litert", "openvino"),
+}
 TRIALS = 5
 """Runs to find out which of several forms of a model a peer runs fastest."""
 

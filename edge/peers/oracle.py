@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from lite_runtime.operators.record import CUSTOM
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Oracle", "OracleError"]
+__all__ = ["Oracle", "OracleError", "is_ort"]
 
 _DTYPES = {"float": "float32", "double": "float64"}
 
@@ -29,8 +29,9 @@ class Oracle:
     """One source model in ONNX Runtime, on CPU. `taps`: names of intermediate values that are returned as well.
 
     Integer products are exact on every processor, see `edge.peers.exact`. `exact=False`: the model as it is, with
-    ONNX Runtime's default settings, for measuring speed. `optimised=False`: operator by operator, as the model has
-    them. Raises InputError and OracleError.
+    ONNX Runtime's default settings, for measuring speed. A file in ORT format is run as it is, unless exact products or
+    `taps` need another model. `optimised=False`: operator by operator, as the model has them. Raises InputError and
+    OracleError.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class Oracle:
         model = _read(self.model)
         _drop_initializer_inputs(model)
         _tap(model, taps)
-        if exact:
-            model = _made_exact(model, options)
+        made = _made_exact(model, options) if exact else model
+        data = source.read_bytes() if made is model and not taps and is_ort(source) else made.SerializeToString()
         self._ort_errors = _errors()
         try:
-            self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except self._ort_errors as error:
             own = {n.domain for n in model.graph.node} & {name.split(CUSTOM)[0] for name in registered()}
             fix = "; it has operators of your own, so compare two bundles instead" if own else ""
@@ -78,6 +79,14 @@ class Oracle:
             raise OracleError(f"onnxruntime cannot run the source model: {error}") from None
 
 
+def is_ort(path: object) -> TypeGuard[Path]:
+    """Whether it is the path of a file in ORT format, by the identifier at the position that FlatBuffers defines."""
+    if not isinstance(path, Path) or not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(8)[4:] == b"ORTM"
+
+
 def _read(source: Path | onnx.ModelProto) -> onnx.ModelProto:
     """A copy of the source with its external data loaded."""
     import onnx
@@ -87,6 +96,10 @@ def _read(source: Path | onnx.ModelProto) -> onnx.ModelProto:
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
         return copy
+    if is_ort(source):
+        from converter.frontends import ort
+
+        return ort.read(source.read_bytes())
     try:
         return onnx.load(source)
     except DecodeError:

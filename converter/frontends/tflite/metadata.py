@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from converter.errors import ConvertError
-from converter.frontends.tflite.flatbuffer import File, Table
+from converter.frontends.flatbuffer import File, Table, parse
 from converter.frontends.tflite.model import Model
-from converter.frontends.tflite.schema import parse
 
 __all__ = ["describe"]
 

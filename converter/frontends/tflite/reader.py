@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from converter.errors import ConvertError
+from converter.frontends.flatbuffer import File, Table
 from converter.frontends.tflite import flexbuffer, schema
 from converter.frontends.tflite.contents import PACKED, STORED, stored_bytes
-from converter.frontends.tflite.flatbuffer import File, Table
 from converter.frontends.tflite.model import (
     Contents,
     Custom,

@@ -1,17 +1,14 @@
 """The TensorFlow Lite file format as data: its flatbuffer tables, unions and enumerations.
 
-Source: tensorflow/lite/schema/schema.fbs (schema version 3c). A line of a table's text is
-
-    Name: field type[=default], ...
-
-with fields in slot order, "-" for a slot no longer used. Types: i1 i2 i4 i8 u1 u2 u4 u8 f4 f8 (numpy's codes), b for a
-bool, str, [type] for a vector, another table's name, and `union`, which the field before it, ending in _type, selects.
+Source: tensorflow/lite/schema/schema.fbs (schema version 3c). The text form of tables is that of
+`converter.frontends.flatbuffer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from converter.frontends.flatbuffer import Field, parse
 
 __all__ = [
     "ACTIVATIONS",
@@ -24,38 +21,9 @@ __all__ = [
     "SPARSE_INDICES",
     "TABLES",
     "TENSOR_TYPES",
-    "Field",
-    "parse",
 ]
 
 IDENTIFIER = b"TFL3"
-
-
-class Field(NamedTuple):
-    """One field of a table: `type` is the element's when `vector`. `default` is what an absent scalar means."""
-
-    name: str
-    type: str
-    vector: bool
-    default: float
-
-
-def parse(text: str) -> dict[str, tuple[Field | None, ...]]:
-    """Tables by name from the text form above; None stands for a slot no longer used."""
-    found = {}
-    for line in text.replace("\n    ", " ").strip().splitlines():
-        name, _, fields = line.partition(": ")
-        found[name] = tuple(_field(entry) for entry in fields.split(", "))
-    return found
-
-
-def _field(entry: str) -> Field | None:
-    if entry == "-":
-        return None
-    name, _, kind = entry.partition(" ")
-    kind, _, default = kind.partition("=")
-    return Field(name, kind.strip("[]"), kind.startswith("["), float({"True": 1, "": 0}.get(default, default)))
-
 
 _CORE = """
 Model: version u4, operator_codes [OperatorCode], subgraphs [SubGraph], description str, buffers [Buffer],

@@ -30,7 +30,6 @@ CONTENTS = {
     "PyTorch pickle": archive("m/data.pkl", "m/data/0"),
     "Python pickle": b"\x80\x04\x95\x00",
     "NumPy archive": archive("x.npy"),
-    "ORT file": b"\x20\0\0\0ORTM" + bytes(40),
     "OpenVINO IR": b'<?xml version="1.0"?>\n<net name="m" version="11">',
     "NCNN": b"7767517\n75 83\n",
     "GGUF": b"GGUF\x03\0\0\0",

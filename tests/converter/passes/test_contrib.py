@@ -159,3 +159,32 @@ def test_forms_without_an_equivalent_are_named() -> None:
     proto = model("FusedConv", [f(1, 3, 8, 8), f(4, 3, 3, 3)], {"activation": "Softplus"}, 1)
     with pytest.raises(UnsupportedOpError, match="FusedConv"):
         convert(proto)
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_declared_shapes_that_are_wrong_move_nothing(quantised: bool) -> None:
+    """Behind an operator that ONNX does not know, shapes are what the file says. A movement that could not have made
+    them is left as it is, and the result is that of the operators."""
+    n, v = helper.make_node, helper.make_tensor_value_info
+    rounded = [n("QuantizeLinear", ["r", "s", "z"], ["q"]), n("DequantizeLinear", ["q", "s", "z"], ["d"])]
+    nodes = [
+        n("FusedConv", ["x", "w"], ["r"], domain="com.microsoft", activation="Relu"),
+        *(rounded if quantised else []),
+        n("GlobalAveragePool", ["d" if quantised else "r"], ["p"]),
+        n("Flatten", ["p"], ["f"], axis=1),
+        n("MatMul", ["f", "m"], ["y"]),
+    ]
+    constants = {"w": f(4, 2, 1, 1), "m": f(4, 3), "s": np.float32(0.1), "z": np.uint8(3)}
+    graph = helper.make_graph(
+        nodes, "g", [v("x", 1, ["N", 2, 6, 5])], [v("y", 1, ["N", 3])],
+        [onnx.numpy_helper.from_array(np.asarray(x), name) for name, x in constants.items()],
+        value_info=[v("p", 1, ["N", 2, 6, 5]), v("f", 1, ["N", 4])],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    wrong = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    right = onnx.ModelProto()
+    right.CopyFrom(wrong)
+    del right.graph.value_info[:]
+    feeds = {"x": f(2, 2, 6, 5)}
+    got, want = (lite_runtime.load(convert(m).bundle).run(feeds)["y"] for m in (wrong, right))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

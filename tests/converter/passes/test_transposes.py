@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from converter import ConvertError, convert
 from converter.passes.sink_transposes import RULES
-from lite_runtime import reference
+from lite_runtime import ShapeError, load, reference
 from tests.converter.support import Builder, assert_close, check, converted, ops, random_inputs
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
@@ -200,3 +200,15 @@ def test_a_convolution_and_its_activation_are_quantised_once():
     assert names.count("QuantizeLinear") == 2 and "Transpose" not in names
     exported = onnx.load_from_string(convert(b.model(y), to="onnx").bundle)
     assert [node.op_type for node in exported.graph.node] == ["Conv", "Relu", "Conv"]
+
+
+def test_factors_for_another_number_of_axes_are_no_bug_of_the_converter():
+    """Sizes that are known only when the model runs: the Resize is named there."""
+    b = Builder(opset=9)
+    x = b.input("x", ["N", 2, 6])
+    to = b("Concat", b("Gather", b("Shape", x), i64(b, 0)), i64(b, 4, -1), axis=0)
+    turned = b("Transpose", b("Reshape", x, to), perm=[0, 2, 1])
+    scales = b.const([1, 1, 2, 2], np.float32)
+    model = b.model(b("Upsample", b("Unsqueeze", turned, axes=[0, 2, 1]), scales, mode="nearest"))
+    with pytest.raises(ShapeError, match="expected 6 scales or sizes, got shape"):
+        load(convert(model).bundle).run({"x": np.ones((2, 2, 6), np.float32)})

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from converter import convert
 from edge.cli.app import app
-from edge.measuring.contest import PEERS
+from edge.measuring.contest import PEERS, peers_of
 from edge.peers.exact import UP, exact
 from edge.peers.oracle import Oracle
 from lite_runtime.graph import Array
+from tests.fuzz.converting.ort_files import saved
 
 RNG = np.random.default_rng(0)
 X = (RNG.standard_normal((8, 64)) * 2).astype(np.float32)
@@ -135,3 +138,43 @@ def test_speed_is_measured_with_the_model_as_it_is(tmp_path: Path, monkeypatch: 
     assert list(PEERS["onnxruntime"](tmp_path / "m.onnx", 1)(inputs)) == ["y"]
     with pytest.raises(AssertionError):
         Oracle(model)
+
+
+def test_files_in_ort_format_are_run_as_they_are(tmp_path: Path) -> None:
+    """Convert, verify and bench one from the command line; layers are compared with the same file's graph."""
+    model = build(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("Add", ["h", "b"], ["s"]),
+            helper.make_node("Relu", ["s"], ["r"]),
+            helper.make_node("MatMul", ["r", "v"], ["y"]),
+        ],
+        {"x": X},
+        {"w": W.astype(np.float32) / 127, "b": np.full(16, 3, np.float32), "v": np.eye(16, 5, dtype=np.float32)},
+    )
+    source, bundle = tmp_path / "model.ort", tmp_path / "model.mslite"
+    source.write_bytes(saved(model.SerializeToString()))
+    want = onnxruntime.InferenceSession(str(source)).run(None, {"x": X})[0]
+    np.testing.assert_array_equal(Oracle(source).run({"x": X})["y"], want)
+    np.testing.assert_allclose(Oracle(source, taps=["r"]).run({"x": X})["r"][:, :5], want, rtol=1e-6)
+    made = CliRunner().invoke(app, ["convert", str(source), "-o", str(bundle), "--json"])
+    assert made.exit_code == 0, made.output
+    checked = CliRunner().invoke(app, ["verify", str(source), str(bundle), "--layers", "--json"])
+    assert checked.exit_code == 0, checked.output
+    found = json.loads(checked.stdout)
+    assert found["same"] and "y" in {row["name"] for row in found["layers"]}
+    shown = json.loads(CliRunner().invoke(app, ["inspect", str(bundle), "--json"]).stdout)
+    assert shown["provenance"]["source"] == "model.ort"
+    assert peers_of(source) == ("onnxruntime",)
+    assert np.abs(PEERS["onnxruntime"](source, 1)({"x": X})["y"] - want).max() == 0
+
+
+def test_another_model_in_ort_format_is_told_apart(tmp_path: Path) -> None:
+    constants = {"w": W.astype(np.float32) / 127}
+    model = build([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": X}, constants)
+    other = build([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": X}, {"w": -constants["w"]})
+    source, bundle = tmp_path / "model.ort", tmp_path / "model.mslite"
+    source.write_bytes(saved(model.SerializeToString()))
+    convert(other, output=bundle)
+    checked = CliRunner().invoke(app, ["verify", str(source), str(bundle), "--json"])
+    assert checked.exit_code == 1 and json.loads(checked.stdout)["first_divergence"]["source_op"] == "MatMul"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -17,22 +18,30 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.converter.frontends.tflite.builder import Builder, Quant, Tensor
 from tests.converter.frontends.tflite.test_ops_refusals import IMAGES, REFUSED
 from tests.converter.test_random_graphs import network
+from tests.fuzz.converting.ort_files import canonical, saved
 
 __all__ = ["FORMATS", "few", "many"]
 
-FORMATS = ("onnx", "tflite")
+FORMATS = ("onnx", "ort", "tflite")
 LARGEST = 100_000
 """Bytes of a file of a folder that is used: larger ones take too long."""
 
 
+_LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED")
+"""Optimisations of ONNX Runtime that are the same on every processor."""
+
+
 def few(form: str) -> list[bytes]:
     """Some seeds, built in a moment."""
-    return [m.SerializeToString() for m in _onnx_models()] if form == "onnx" else [b.build() for b in _tflite_models()]
+    if form == "tflite":
+        return [builder.build() for builder in _tflite_models()]
+    models = [model.SerializeToString() for model in _onnx_models()]
+    return models if form == "onnx" else [canonical(saved(m, level)) for level in _LEVELS for m in models]
 
 
 def many(form: str, folders: Sequence[Path] = ()) -> list[bytes]:
     """All seeds, in an order that depends on nothing but the installed packages and the folders' files."""
-    recorded = _node_cases() if form == "onnx" else _built_by_tests()
+    recorded = {"onnx": _node_cases, "ort": _saved_cases, "tflite": _built_by_tests}[form]()
     suffix = f".{form}"
     files = sorted(p for folder in folders for p in folder.rglob(f"*{suffix}") if p.stat().st_size <= LARGEST)
     return list(dict.fromkeys([*few(form), *recorded, *(p.read_bytes() for p in files)]))
@@ -180,6 +189,13 @@ def _node_cases() -> list[bytes]:
 
     found = [case.model for module in cases.modules() for case in cases.cases(module).values()]
     return [model.SerializeToString() for model in found if model.ByteSize() < LARGEST // 4]
+
+
+def _saved_cases() -> Iterator[bytes]:
+    """ONNX's node cases that ONNX Runtime can save."""
+    for model in _node_cases():
+        with contextlib.suppress(Exception):  # whatever ONNX Runtime has against a model
+            yield canonical(saved(model))
 
 
 # -------------------------------------------------------------------------------------------------------------- TFLite

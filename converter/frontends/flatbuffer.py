@@ -1,4 +1,12 @@
-"""A FlatBuffers reader that checks every offset and length against the file: tables of `schema.py`, fields by name.
+"""A FlatBuffers reader that checks every offset and length against the file: tables by a schema, fields by name.
+
+A schema is text of which a line is
+
+    Name: field type[=default], ...
+
+with fields in slot order, "-" for a slot that nothing reads. Types: i1 i2 i4 i8 u1 u2 u4 u8 f4 f8 (numpy's codes), b
+for a bool, str, [type] for a vector, another table's name, and `union`, which the field before it, ending in _type,
+selects.
 
 A malicious file may point anywhere and claim any length. Nothing is read outside the file, and the work is bounded by
 the file's size even when many offsets point to the same place, because decoded bytes count against a budget.
@@ -7,14 +15,14 @@ the file's size even when many offsets point to the same place, because decoded 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from converter.errors import ConvertError
-from converter.frontends.tflite.schema import Field
 
-__all__ = ["File", "Table"]
+__all__ = ["Field", "File", "Table", "parse"]
 
 _SCALARS = {
     kind: struct.Struct("<" + code)
@@ -24,6 +32,32 @@ _BUDGET, _BUDGET_PER_BYTE = 1 << 16, 8
 """Decoded bytes allowed per byte of the file: without shared parts a file needs less than 1; some writers share."""
 
 
+class Field(NamedTuple):
+    """One field of a table: `type` is the element's when `vector`. `default` is what an absent scalar means."""
+
+    name: str
+    type: str
+    vector: bool
+    default: float
+
+
+def parse(text: str) -> dict[str, tuple[Field | None, ...]]:
+    """Tables by name from the text form above; None stands for a slot that nothing reads."""
+    found = {}
+    for line in text.replace("\n    ", " ").strip().splitlines():
+        name, _, fields = line.partition(": ")
+        found[name] = tuple(_field(entry) for entry in fields.split(", "))
+    return found
+
+
+def _field(entry: str) -> Field | None:
+    if entry == "-":
+        return None
+    name, _, kind = entry.partition(" ")
+    kind, _, default = kind.partition("=")
+    return Field(name, kind.strip("[]"), kind.startswith("["), float({"True": 1, "": 0}.get(default, default)))
+
+
 class File:
     """The bytes, the layout of their tables, and what may still be decoded from them."""
 
@@ -31,12 +65,15 @@ class File:
         self.data = memoryview(data)
         self.tables = {name: {f.name: (i, f) for i, f in enumerate(row) if f} for name, row in tables.items()}
         self._budget = _BUDGET + _BUDGET_PER_BYTE * len(self.data)
+        self.top = ""
+        """The type of the root table, which errors about its parts do not name."""
 
     def root(self, name: str, identifier: bytes, what: str) -> Table:
         """The root table, of type `name`. Raises ConvertError when the file does not carry `identifier`."""
         if len(self.data) < 8 or bytes(self.data[4:8]) != identifier:
             got = bytes(self.data[4:8])
             raise ConvertError(f"expected {what} (identifier {identifier!r} at byte 4), got {got!r}")
+        self.top = name
         return Table(self, name, self.number("u4", 0, name), name)
 
     def number(self, kind: str, at: int, where: str) -> int | float | bool:
@@ -86,7 +123,9 @@ class Table:
 
     def has(self, name: str) -> bool:
         """Whether the file stores this field."""
-        return self._place(name) is not None
+        field = self._fields[name][1]
+        scalar = None if field.vector else _SCALARS.get(field.type)
+        return self._place(name, scalar.size if scalar else 4) is not None
 
     def _place(self, name: str, size: int = 4) -> int | None:
         slot = 4 + 2 * self._fields[name][0]
@@ -118,9 +157,9 @@ class Table:
     def text(self, name: str) -> str:
         """A string field, "" when absent. Raises ConvertError when it is not UTF-8."""
         at = self._target(name)
-        if at is None:
-            return ""
-        where = f"{self.where}, {name}"
+        return "" if at is None else self._text(at, f"{self.where}, {name}")
+
+    def _text(self, at: int, where: str) -> str:
         data = self._file.span(at + 4, int(self._file.number("u4", at, where)), where)
         self._file.charge(len(data), where)
         try:
@@ -155,6 +194,12 @@ class Table:
         """A vector of bytes as a view of the file."""
         return self.vector(name).data.cast("B")
 
+    def copied(self, name: str) -> bytes:
+        """A vector of bytes, copied."""
+        found = self.blob(name)
+        self._file.charge(len(found), self.where)
+        return bytes(found)
+
     def table(self, name: str, kind: str = "") -> Table | None:
         """A table field; `kind` is the table's type where the field is a union."""
         at = self._target(name)
@@ -173,20 +218,25 @@ class Table:
 
     def tables(self, name: str) -> list[Table]:
         """A vector of tables."""
+        where, kind = self._inner(name), self._fields[name][1].type
+        return [Table(self._file, kind, at, f"{where} {i}") for i, at in enumerate(self._targets(name, where))]
+
+    def texts(self, name: str) -> list[str]:
+        """A vector of strings. Raises ConvertError when one is not UTF-8."""
+        where = self._inner(name)
+        return [self._text(at, f"{where} {i}") for i, at in enumerate(self._targets(name, where))]
+
+    def _targets(self, name: str, where: str) -> Iterator[int]:
+        """Where the elements of a vector of offsets are."""
         at = self._target(name)
         if at is None:
-            return []
-        where = self._inner(name)
+            return
         count = int(self._file.number("u4", at, where))
         self._file.span(at + 4, 4 * count, where)
         self._file.charge(4 * count, where)
-        kind = self._fields[name][1].type
-        places = (at + 4 + 4 * i for i in range(count))
-        return [
-            Table(self._file, kind, place + self._file.number("u4", place, where), f"{where} {i}")
-            for i, place in enumerate(places)
-        ]
+        for place in range(at + 4, at + 4 + 4 * count, 4):
+            yield place + int(self._file.number("u4", place, where))
 
     def _inner(self, name: str) -> str:
         words = name.removesuffix("s").replace("_", " ")
-        return words if self.where == "Model" else f"{self.where}, {words}"
+        return words if self.where == self._file.top else f"{self.where}, {words}"
