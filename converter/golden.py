@@ -33,7 +33,10 @@ Sample = tuple[dict[str, Array], dict[str, Array]]
 
 
 def sample(graph: Graph, cost: int) -> tuple[Sample | None, str]:
-    """((inputs, outputs), "stored"), or (None, why not). `cost`: estimated multiply-adds of one run."""
+    """((inputs, outputs), "stored"), or (None, why not). `cost`: estimated multiply-adds of one run.
+
+    Raises ConvertError for an output that has not the declared type.
+    """
     if cost > COST_LIMIT:
         return None, f"skipped: a reference run takes about {cost / 1e9:.1f} G multiply-adds"
     if any(v.kind != "tensor" or v.shape is None for v in (*graph.inputs, *graph.outputs)):
@@ -47,6 +50,13 @@ def sample(graph: Graph, cost: int) -> tuple[Sample | None, str]:
         outputs = load(bundle.write(None, {"predict": graph}), backend="reference", limit=MEMORY).run(inputs)
     except MsedgeError as error:
         return None, f"skipped: this model cannot run on random inputs ({error})"
+    for value in graph.outputs:  # operators of which onnx's inference knows nothing may contradict a declaration
+        given = outputs[value.name].dtype
+        if given != numpy_dtype(value.dtype):
+            raise ConvertError(
+                f"output {value.name!r} is declared {value.dtype}, but its operator gives {given}; correct the "
+                "declaration, or export the model again"
+            )
     if any(not _fits(outputs[v.name], v) for v in graph.outputs):
         return None, "skipped: with random inputs the outputs do not have their declared shapes"
     size = sum(a.nbytes for side in (inputs, outputs) for a in side.values())

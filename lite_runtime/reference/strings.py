@@ -146,6 +146,8 @@ def _tf_idf_vectorizer(
     if mode not in ("TF", "IDF", "TFIDF"):
         raise UnsupportedOpError(f"expected mode TF, IDF or TFIDF, got {mode!r}")
     require(x.ndim in (1, 2), f"expected shape [C] or [N, C], got {x.shape}")
+    lengths = f"min_gram_length {min_gram_length}, max_gram_length {max_gram_length}, max_skip_count {max_skip_count}"
+    require(1 <= min_gram_length <= max_gram_length and max_skip_count >= 0, f"expected 1 <= min <= max, got {lengths}")
     pool = [text(s) for s in pool_strings] if pool_strings else [int(v) for v in pool_int64s or ()]
     grams = _grams(pool, ngram_counts)
     require(len(grams) == len(ngram_indexes), f"expected {len(grams)} ngram_indexes, got {len(ngram_indexes)}")
@@ -154,7 +156,8 @@ def _tf_idf_vectorizer(
     out = np.zeros((len(rows), max(ngram_indexes, default=-1) + 1), np.float32)
     share = np.ones(len(grams), np.float32) if weights is None or mode == "TF" else np.array(weights, np.float32)
     for row, counts in zip(rows, out, strict=True):
-        for gram in _found(row, min_gram_length, max_gram_length, max_skip_count):
+        longest = min(max_gram_length, len(ngram_counts), len(row))  # others are not in the pool, or not in the row
+        for gram in _found(row, min_gram_length, longest, min(max_skip_count, len(row))):
             if gram in numbers:
                 counts[ngram_indexes[numbers[gram]]] += 1
         if mode == "IDF":

@@ -347,6 +347,13 @@ def test_declared_types_that_differ():
     groups = bare(b, b("GroupNormalization", b.input("x", [1, 4, 2]), b.weight(4), b.weight(4), num_groups=2))
     groups.graph.output[0].CopyFrom(helper.make_tensor_value_info(groups.graph.output[0].name, TensorProto.INT8, None))
     not_converted(groups, "is declared as INT8, but its operator gives FLOAT")  # a function that ONNX does not expand
+    outputs = [("y", TensorProto.UINT8), ("scale", TensorProto.INT8), ("zero", TensorProto.UINT8)]
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], [name for name, _ in outputs], domain="msedge")
+    own = helper.make_model(helper.make_graph(
+        [node], "own", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
+        [helper.make_tensor_value_info(name, kind, [3, 4] if name == "y" else []) for name, kind in outputs],
+    ))  # fmt: skip
+    not_converted(own, "'scale' is declared int8, but its operator gives float32")  # one that ONNX does not know
     hidden = model.graph.value_info.add()  # of a value inside the graph: ignored
     hidden.CopyFrom(helper.make_tensor_value_info(model.graph.node[0].output[0], TensorProto.INT8, [7]))
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT

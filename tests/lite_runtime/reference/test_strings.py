@@ -50,6 +50,28 @@ def test_ngrams(mode: str, skip: int) -> None:
     agree("TfIdfVectorizer", [ints(3, 12, low=1, high=5)], attrs)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"min_gram_length": -(2**40)}, {"min_gram_length": 3}, {"min_gram_length": 0}, {"max_skip_count": -1}]
+)
+def test_lengths_of_ngrams_that_cannot_be(wrong: dict[str, int]) -> None:
+    attrs = {
+        **{"mode": "TF", "max_skip_count": 0, "min_gram_length": 1, "max_gram_length": 2},
+        **{"ngram_counts": (0,), "ngram_indexes": (0, 1), "pool_int64s": (1, 2)},
+    }
+    with pytest.raises(ShapeError, match="expected 1 <= min <= max"):
+        ours("TfIdfVectorizer", [ints(3, 12, low=1, high=5)], attrs | wrong)
+
+
+def test_ngrams_longer_than_the_pool_take_no_time() -> None:
+    attrs = {
+        **{"mode": "TF", "max_skip_count": 2**40, "min_gram_length": 1, "max_gram_length": 2**40},
+        **{"ngram_counts": (0, 3), "ngram_indexes": (0, 1, 2, 3), "pool_int64s": (1, 2, 3, 1, 2)},
+    }
+    x = ints(3, 12, low=1, high=5)
+    near = {**attrs, "max_skip_count": 12, "max_gram_length": 2}
+    assert np.array_equal(ours("TfIdfVectorizer", [x], attrs)[0], ours("TfIdfVectorizer", [x], near)[0])
+
+
 TEXTS = texts("the quick  brown fox", "a,b;;c ,d", "", "héllo wörld ñ", "日本 語 text", "..;,")
 TOKENS = [
     {"tokenexp": "[a-zA-Z0-9_]+"}, {"tokenexp": r"\w+", "mark": 1, "mincharnum": 2}, {"tokenexp": "a*"},
