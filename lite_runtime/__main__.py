@@ -74,11 +74,12 @@ def _program(model: Model, args: argparse.Namespace) -> dict[str, Any]:
     from lite_runtime.native import tuning
     from lite_runtime.native.target import host
     from lite_runtime.planning.listing import listed, planned
+    from lite_runtime.targets import PLAIN
 
     if args.signature not in model.bundle.signatures:
         raise InputError(f"no signature {args.signature!r}; this model has {', '.join(model.bundle.signatures)}")
-    target, graph = host(), model.bundle.signatures[args.signature]
-    made = planned(graph, {}, lanes=target.lanes if target else 4, choose=tuning.Choices(tuning.kept()))
+    graph = model.bundle.signatures[args.signature]
+    made = planned(graph, {}, target=host() or PLAIN, choose=tuning.Choices(tuning.kept()))
     steps = [step.plain() for step in listed(made)]
     return {args.signature: {"steps": steps, "arena_bytes": made.arena_bytes, "words": len(made.program)}}
 

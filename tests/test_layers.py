@@ -22,7 +22,10 @@ LIBRARIES = {
 }
 # A device has no compiler: these alone may name one. compile.py does so inside functions only.
 BUILD = "lite_runtime/native/compile.py"
-COMPILING = ("lite_runtime/kernels/", "lite_runtime/native/simd.py", "lite_runtime/native/user.py", BUILD)
+COMPILING = (
+    *("lite_runtime/kernels/", "lite_runtime/native/codegen/", "lite_runtime/native/portable.py"),
+    *("lite_runtime/native/simd.py", "lite_runtime/native/user.py", BUILD),
+)
 # Flower changes between versions: one folder knows it. A device that learns installs Flower, but no converter.
 TRANSPORT = "federated/transport/"
 # A machine that serves needs neither converter nor trainer; one folder knows HTTP's library, one gRPC's.

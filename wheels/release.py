@@ -34,14 +34,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist", help="where to write; default: dist")
     parser.add_argument("--only", nargs="+", choices=sorted(WHEELS), default=list(WHEELS), help="wheels to build")
-    parser.add_argument("--targets", default="", help="instruction sets of the runtime's kernels; default: all")
+    parser.add_argument(
+        "--targets", action="append", metavar="NAMES",
+        help="targets of the runtime's kernels, of one processor; repeatable: one wheel each (linux-x86_64)",
+    )  # fmt: skip
     given = parser.parse_args()
     os.umask(0o022)  # modes are part of a wheel
     commit = _git("rev-parse", "HEAD")
     if _git("status", "--porcelain", "--untracked-files=no"):
         print("warning: changes that are not committed are left out", file=sys.stderr)
     given.folder.mkdir(parents=True, exist_ok=True)
-    built = [_built(name, commit, given.targets) for name in given.only]
+    targets = {"runtime": given.targets or [""]}
+    built = [_built(name, commit, of) for name in given.only for of in targets.get(name, [""])]
     for name, data in built:
         _write(given.folder / name, data)
     rows = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in built]

@@ -234,10 +234,10 @@ def _planned(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Plan:
     from lite_runtime.native import tuning
     from lite_runtime.native.target import host
     from lite_runtime.planning.listing import planned
+    from lite_runtime.targets import PLAIN
 
-    target = host()
     known = {value.name: shapes[value.name] for value in graph.inputs if value.name in shapes} if shapes else {}
-    return planned(graph, known, lanes=target.lanes if target else 4, choose=tuning.Choices(tuning.kept()))
+    return planned(graph, known, target=host() or PLAIN, choose=tuning.Choices(tuning.kept()))
 
 
 def _program_json(plan: Plan) -> dict[str, Any]:

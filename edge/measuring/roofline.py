@@ -22,7 +22,8 @@ import numpy as np
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
 from lite_runtime.native import build, trust
-from lite_runtime.native.target import Target, host
+from lite_runtime.native.target import host
+from lite_runtime.targets import Target
 
 __all__ = ["Roofline", "measure", "roofline"]
 
@@ -86,14 +87,14 @@ def roofline(threads: int = 1, *, afresh: bool = False) -> Roofline | None:
 
 def measure(target: Target, threads: int) -> Roofline:
     """Measure this machine with `threads` cores in use."""
-    products = 4 if target.dot == "vpdpbusd" else 2
+    entry, products = ("int8", 4) if target.sums_four else ("int16", 2)
     return Roofline(
         _machine(),
         target.name,
         threads,
         datetime.datetime.now(datetime.UTC).date().isoformat(),
         _arithmetic("f32", threads) * 2 * CHAINS * target.lanes,
-        _arithmetic("int8", threads) * 2 * CHAINS * target.lanes * products,
+        _arithmetic(entry, threads) * 2 * CHAINS * target.lanes * products,
         tuple(_reading(size, threads, 4 * target.lanes * LINES) for size in SIZES),
     )
 

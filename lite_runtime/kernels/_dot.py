@@ -1,7 +1,8 @@
 """Integer arithmetic in registers for kernels of quantised tensors: dot products of bytes, requantised stores.
 
-An activation is an unsigned byte here; signed ones are made unsigned by flipping their top bit, which adds 128. Sums
-are exact. Everything in this file rounds each product and sum separately: its callers are kernels with fastmath=set().
+An activation is an unsigned byte here; signed ones are made unsigned by flipping their top bit, which adds 128 (the
+other way round on targets that multiply signed bytes faster). Sums are exact. Everything in this file rounds each
+product and sum separately: its callers are kernels with fastmath=set().
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
-from lite_runtime.native.simd import LANES, TARGET, declare, emit_mask, emit_max, emit_splat
+from lite_runtime.native.codegen.operations import call
+from lite_runtime.native.simd import LANES, declare, emit_mask, emit_max, emit_splat
 
 __all__ = [
     "AWAY",
@@ -23,10 +27,12 @@ __all__ = [
     "emit_dot",
     "emit_fixed",
     "emit_in_order",
+    "emit_input_dot",
     "emit_pair_dot",
     "emit_rounded",
     "emit_store_narrow",
     "emit_store_part",
+    "inputs_are_signed",
     "load_floats",
     "load_ints",
     "narrowing",
@@ -38,16 +44,6 @@ INTS, BYTES = ir.VectorType(_I32, LANES), ir.VectorType(_I8, 4 * LANES)
 """A register as int32 and as bytes, four per lane."""
 FLOATS = ir.VectorType(_F32, LANES)
 _PAIRS = ir.VectorType(_I16, 2 * LANES)
-_DOT = f"llvm.x86.avx512.vpdpbusd.{32 * LANES}"
-_PAIR_DOT = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[LANES]
-_TO_WHOLE = {
-    4: "llvm.x86.sse2.cvtps2dq",
-    8: "llvm.x86.avx.cvt.ps2dq.256",
-    16: "llvm.x86.avx512.mask.cvtps2dq.512",
-}[LANES]
-_PACK_PAIRS = {4: "llvm.x86.sse2.packssdw.128", 8: "llvm.x86.avx2.packssdw", 16: "llvm.x86.avx512.packssdw.512"}[LANES]
-_PACK_BYTES = {4: "llvm.x86.sse2.packuswb.128", 8: "llvm.x86.avx2.packuswb", 16: "llvm.x86.avx512.packuswb.512"}[LANES]
-_HAS_DOT = TARGET is not None and TARGET.dot == "vpdpbusd"
 
 
 def at(builder, where, kind):
@@ -55,9 +51,9 @@ def at(builder, where, kind):
     return builder.inttoptr(where, kind.as_pointer())
 
 
-def load_ints(builder, where):
+def load_ints(builder, where, align=4):
     """LANES int32 at an address."""
-    return builder.load(at(builder, where, INTS), align=4, typ=INTS)
+    return builder.load(at(builder, where, INTS), align=align, typ=INTS)
 
 
 def load_floats(builder, where):
@@ -71,20 +67,25 @@ def _each(kind: ir.VectorType, value: int):
 
 def emit_pair_dot(builder, so_far, a, b):
     """so_far + a[2i] * b[2i] + a[2i + 1] * b[2i + 1] of int16 in every int32 lane."""
-    function = declare(builder, _PAIR_DOT, INTS, _PAIRS, _PAIRS)
-    pairs = [builder.bitcast(x, _PAIRS) for x in (a, b)]
-    return builder.add(so_far, builder.call(function, pairs))
+    return call(builder, "pair_dot", LANES, so_far, builder.bitcast(a, _PAIRS), builder.bitcast(b, _PAIRS))
 
 
 def emit_dot(builder, so_far, a, w):
     """so_far + the four products of unsigned bytes `a` and signed bytes `w` in every int32 lane."""
-    if _HAS_DOT:
-        function = declare(builder, _DOT, INTS, INTS, BYTES, BYTES)
-        return builder.call(function, [so_far, builder.bitcast(a, BYTES), builder.bitcast(w, BYTES)])
-    a, w, eight = builder.bitcast(a, _PAIRS), builder.bitcast(w, _PAIRS), _each(_PAIRS, 8)
-    even = builder.and_(a, _each(_PAIRS, 255)), builder.ashr(builder.shl(w, eight), eight)
-    odd = builder.lshr(a, eight), builder.ashr(w, eight)
-    return emit_pair_dot(builder, emit_pair_dot(builder, so_far, *even), *odd)
+    return call(builder, "dot", LANES, so_far, builder.bitcast(a, BYTES), builder.bitcast(w, BYTES))
+
+
+def emit_input_dot(builder, so_far, a, w):
+    """so_far + the four products of an input's bytes and signed bytes `w` in every int32 lane. The input's bytes are
+    signed where the target multiplies these faster (`inputs_are_signed`)."""
+    return call(builder, "input_dot", LANES, so_far, builder.bitcast(a, BYTES), builder.bitcast(w, BYTES))
+
+
+@intrinsic
+def inputs_are_signed(typing):
+    """Whether `emit_input_dot` reads an input's bytes as signed ones: the planner then flips unsigned ones, else signed
+    ones."""
+    return types.boolean(), lambda context, builder, sig, args: call(builder, "inputs_are_signed", 1)
 
 
 def emit_rounded(builder, value, low, high, zero):
@@ -143,32 +144,22 @@ def narrowing(builder, high, wild, point, floor, ceiling, turn) -> Narrowing:
     )
 
 
-def _emit_whole(builder, value):
-    """float32 -> int32, rounded half to even; NaN and values outside int32 give its lowest number."""
-    if LANES == 16:
-        mask, mode = ir.IntType(16), _I32(4)  # the processor's current rounding mode
-        function = declare(builder, _TO_WHOLE, INTS, FLOATS, INTS, mask, _I32)
-        return builder.call(function, [value, ir.Constant(INTS, [0] * LANES), mask(0xFFFF), mode])
-    return builder.call(declare(builder, _TO_WHOLE, INTS, FLOATS), [value])
-
-
 def emit_bytes(builder, values, n: Narrowing):
     """Four vectors of scaled sums -> clamp(round_half_even(value), low, high) + zero point as bytes; NaN: low.
 
     Packing works within 16 bytes: these hold four results of each vector (see `emit_in_order`). It saturates, so bounds
-    are applied to bytes. Only values too high for int32 need a bound before it, as their conversion gives the lowest
-    number, as for values that are too low. (Applying that bound to all sums cost 6 % of a product of depth 64.)
+    are applied to bytes. Only values too high for int32 need a bound before it: their conversion may give any number.
+    (Applying that bound to all sums cost 6 % of a product of depth 64.)
     """
     held = [variable(builder, value) for value in values]
     with builder.if_then(n.wild, likely=False):
         for one in held:
             builder.store(emit_max(builder, n.high, builder.load(one), "<"), one)
-    whole = [_emit_whole(builder, builder.load(one)) for one in held]
-    pack = declare(builder, _PACK_PAIRS, _PAIRS, INTS, INTS)
-    pairs = [builder.call(pack, whole[i : i + 2]) for i in (0, 2)]
+    whole = [call(builder, "whole", LANES, builder.load(one)) for one in held]
+    pairs = [call(builder, "pack_pairs", LANES, *whole[i : i + 2]) for i in (0, 2)]
     add = declare(builder, f"llvm.sadd.sat.v{2 * LANES}i16", _PAIRS, _PAIRS, _PAIRS)
     pairs = [builder.call(add, [pair, n.point]) for pair in pairs]
-    packed = builder.call(declare(builder, _PACK_BYTES, BYTES, _PAIRS, _PAIRS), pairs)
+    packed = call(builder, "pack_bytes", LANES, *pairs)
     packed = builder.select(builder.icmp_unsigned(">", packed, n.floor), packed, n.floor)
     packed = builder.select(builder.icmp_unsigned("<", packed, n.ceiling), packed, n.ceiling)
     return builder.xor(packed, n.turn)

@@ -15,6 +15,7 @@ from numba import types
 from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic
 
+from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import LANES, declare, emit_max, emit_splat, exact
 
 __all__ = ["BYTES", "Words", "averaged", "lengths", "strips", "words"]
@@ -95,6 +96,14 @@ def _resized(builder: Any, value: Any, kind: ir.VectorType) -> Any:
     return builder.trunc(value, kind) if have > want else builder.sext(value, kind)
 
 
+def _rounded(builder: Any, value: Any) -> Any:
+    """A vector of float32, which may have one element only, rounded to whole numbers."""
+    if value.type.count > 1:
+        return call(builder, "rint", value.type.count, value)
+    first = ir.Constant(ir.IntType(32), 0)
+    return builder.insert_element(value, call(builder, "rint", 1, builder.extract_element(value, first)), first)
+
+
 @cache
 def words(stored: str, held: str, count: int) -> Words:
     """The operations on strips of `count` elements of `stored`, held as `held` (no narrower than it)."""
@@ -127,10 +136,10 @@ def words(stored: str, held: str, count: int) -> Words:
 
     def binary(emit: Any) -> Any:
         @intrinsic
-        def call(typing, a, b):
+        def apply(typing, a, b):
             return vector(vector, vector), lambda context, builder, sig, args: emit(builder, *args)
 
-        return call
+        return apply
 
     def pick(sign: str) -> Any:
         def emit(builder, a, b):
@@ -149,21 +158,21 @@ def words(stored: str, held: str, count: int) -> Words:
 
     def across(name: str) -> Any:
         @intrinsic
-        def call(typing, a):
+        def reduce(typing, a):
             def lower(context, builder, sig, args):
                 function = f"llvm.vector.reduce.{name}.v{count}i{kind.element.width}"
                 return builder.call(declare(builder, function, kind.element, kind), args)
 
             return scalar(vector), lower
 
-        return call
+        return reduce
 
     def at(builder: Any, where: Any) -> Any:
         return builder.load(builder.inttoptr(where, floats.as_pointer()), align=4, typ=floats)
 
     def rescale(builder: Any, total: Any, factor: Any, low: Any, high: Any, zero: Any) -> Any:
         moved = builder.fmul(builder.sitofp(total, floats), factor)
-        moved = builder.call(declare(builder, f"llvm.nearbyint.v{count}f32", floats, floats), [moved])
+        moved = _rounded(builder, moved)
         low, high = emit_splat(builder, low, floats), emit_splat(builder, high, floats)
         moved = builder.fptosi(emit_max(builder, emit_max(builder, moved, low), high, "<"), whole)
         return _resized(builder, builder.add(moved, emit_splat(builder, zero, whole)), kind)
@@ -182,7 +191,7 @@ def words(stored: str, held: str, count: int) -> Words:
             total, *others = args
             factor, shift, low, high = (emit_splat(builder, number, floats) for number in others)
             moved = builder.fadd(builder.fmul(builder.sitofp(total, floats), factor), shift)
-            moved = builder.call(declare(builder, f"llvm.nearbyint.v{count}f32", floats, floats), [moved])
+            moved = _rounded(builder, moved)
             moved = emit_max(builder, emit_max(builder, moved, low), high, "<")
             return _resized(builder, builder.fptosi(moved, whole), kind)
 

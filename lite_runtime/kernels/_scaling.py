@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import FMA, declare, emit_max
 
 __all__ = ["dequantised", "quantised"]
@@ -65,7 +66,7 @@ def quantised(dtype: str, *, any_scale: bool = False, inverse: bool = False) -> 
     divide = _multiplied if inverse else _divided if any_scale or FMA != "fma" else _near_quotient
 
     def store(builder: Any, x: Any, zero: Any, scale: Any) -> Any:
-        rounded = builder.call(declare(builder, "llvm.nearbyint.f32", _FLOAT, _FLOAT), [divide(builder, x, scale)])
+        rounded = call(builder, "rint", 1, divide(builder, x, scale))
         y = emit_max(builder, emit_max(builder, builder.fadd(rounded, zero), low), high, "<")
         return builder.trunc(builder.fptosi(y, ir.IntType(32)), kind)
 

@@ -11,18 +11,17 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
     LANES,
-    TARGET,
-    declare,
     device,
     emit_mask,
     splat,
     vec,
-    vfloor,
     vfma,
     vmax,
     vmin,
+    vrint,
 )
 
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
@@ -36,24 +35,12 @@ def _ints(value: int) -> ir.Constant:
 
 
 @intrinsic
-def vrint(typing, a):
-    """Each lane rounded to an integer, halves to even."""
-
-    def lower(context, builder, sig, args):
-        return builder.call(declare(builder, f"llvm.nearbyint.v{LANES}f32", _VEC, _VEC), args)
-
-    return vec(vec), lower
-
-
-@intrinsic
 def vload_or(typing, pointer, n, other):
     """The first `n` floats at `pointer`, the remaining lanes from `other`; nothing after the n floats is read."""
 
     def lower(context, builder, sig, args):
         where, mask = builder.bitcast(args[0], _VEC.as_pointer()), emit_mask(builder, args[1])
-        kinds = (_VEC.as_pointer(), _I32, ir.VectorType(ir.IntType(1), LANES), _VEC)
-        function = declare(builder, f"llvm.masked.load.v{LANES}f32.p0", _VEC, *kinds)
-        return builder.call(function, [where, _I32(4), mask, args[2]])
+        return call(builder, "load_first", LANES, where, mask, args[2])
 
     return vec(_F32P, types.int64, vec), lower
 
@@ -189,15 +176,8 @@ def _power_of_two(typing, n):
 
 @intrinsic
 def _scaled(typing, v, n):
-    """v * 2^n for whole n, rounded once (one AVX-512 instruction)."""
-
-    def lower(context, builder, sig, args):
-        kinds = (_VEC, _VEC, _VEC, ir.IntType(16), _I32)
-        function = declare(builder, "llvm.x86.avx512.mask.scalef.ps.512", _VEC, *kinds)
-        everywhere, rounding_mode_in_force = ir.IntType(16)(-1), _I32(4)
-        return builder.call(function, [*args, ir.Constant(_VEC, [0.0] * LANES), everywhere, rounding_mode_in_force])
-
-    return vec(vec, vec), lower
+    """v * 2^n for whole n, rounded once."""
+    return vec(vec, vec), lambda context, builder, sig, args: call(builder, "scale", LANES, *args)
 
 
 _ROOT_HALF = 0x3F3504F3
@@ -226,7 +206,6 @@ def _mantissa(typing, x, e):
     return vec(vec, vec), lower
 
 
-_SCALES = TARGET is not None and "avx512f" in TARGET.needs and LANES == 16
 _F = np.float32
 _LOG2E, _LN2_HIGH, _LN2_LOW = _F(1.4426950408889634), _F(0.693359375), _F(-2.1219444005471377e-4)
 # (expm1(r) - r - r^2/2) / r^3 on |r| <= ln(2)/2, interpolated at Chebyshev nodes: the relative error is then at most
@@ -258,12 +237,7 @@ def vexp(x):
     x = vmin(splat(_EXP_HIGH), vmax(splat(_EXP_LOW), x))
     n = vrint(x * splat(_LOG2E))
     r = vfma(n, splat(-_LN2_LOW), vfma(n, splat(-_LN2_HIGH), x))
-    y = _expm1_core(r) + splat(_ONE)
-    if _SCALES:
-        return _scaled(y, n)
-    # 2^n in two factors: n goes from -151 to 128, beyond what one float's exponent holds.
-    half = vfloor(n * splat(_HALF))
-    return y * _power_of_two(half) * _power_of_two(n - half)
+    return _scaled(_expm1_core(r) + splat(_ONE), n)
 
 
 @device

@@ -21,6 +21,7 @@ from lite_runtime.kernels.gemm import TILES
 from lite_runtime.native.simd import (
     FMA,
     LANES,
+    SHAPE,
     address,
     declare,
     device,
@@ -45,6 +46,7 @@ from lite_runtime.native.simd import (
 )
 from lite_runtime.steps.attention import F32Attention, PackKeys, PadRows
 from lite_runtime.steps.declaration import named
+from lite_runtime.targets import ROWS
 
 ATTENTION = named(F32Attention)
 PACK = named(PackKeys)
@@ -167,6 +169,53 @@ def _masked(x, mask, is_bool, n):
             vstore_n(f32p(x + 4 * i), vload_n(f32p(x + 4 * i), n - i) + vload_n(f32p(mask + 4 * i), n - i), n - i)
 
 
+_STRIPE = 2 * ROWS
+"""Sums of a row that are kept apart: on all fused targets as many as two of the widest vectors have lanes, since the
+order of a sum decides its bits."""
+_IN_TWO = LANES == ROWS or not SHAPE.fused
+"""Whether two vectors hold them."""
+
+
+@device
+def _exponentials(x, n, largest):
+    """Replace n scores at x by e^(score - largest); the sum of these."""
+    low, a, b = splat(-_INF), splat(_ZERO), splat(_ZERO)
+    i = 0
+    if _IN_TWO:
+        while i + 2 * LANES <= n:
+            u = vexp_down(vload(f32p(x + 4 * i)) - largest)
+            v = vexp_down(vload(f32p(x + 4 * (i + LANES))) - largest)
+            vstore(f32p(x + 4 * i), u)
+            vstore(f32p(x + 4 * (i + LANES)), v)
+            a, b = a + u, b + v
+            i += 2 * LANES
+        while i < n:
+            u = vfirst(vexp_down(vload_or(f32p(x + 4 * i), n - i, low) - largest), n - i, splat(_ZERO))
+            vstore_n(f32p(x + 4 * i), u, n - i)
+            a = a + u
+            i += LANES
+        return vlane0(across_sum(a + b))
+    sums = address(stack_floats(_STRIPE))
+    for j in range(0, _STRIPE, LANES):
+        vstore(f32p(sums + 4 * j), a)
+    while i < n:
+        stripe = _STRIPE if i + _STRIPE <= n else ROWS
+        for j in range(0, stripe, LANES):
+            live, here, part = n - i - j, f32p(x + 4 * (i + j)), f32p(sums + 4 * j)
+            if live > 0:
+                u = vfirst(vexp_down(vload_or(here, live, low) - largest), live, splat(_ZERO))
+                vstore_n(here, u, live)
+                vstore(part, vload(part) + u)
+        i += stripe
+    half = _STRIPE // 2
+    while half >= LANES:
+        for j in range(0, half, LANES):
+            part = f32p(sums + 4 * j)
+            vstore(part, vload(part) + vload(f32p(sums + 4 * (j + half))))
+        half //= 2
+    return vlane0(across_sum(vload(f32p(sums))))
+
+
 @device
 def _weigh(x, n, keys, top, total):
     """Turn a row's first n scores into weights, the others (up to `keys`) into zeros. top, total: addresses of the
@@ -184,20 +233,7 @@ def _weigh(x, n, keys, top, total):
         i += LANES
     before = f32p(top)[0]
     largest = vmax(across_max(vmax(a, b)), splat(before))
-    a, b = splat(_ZERO), splat(_ZERO)
-    i = 0
-    while i + 2 * LANES <= n:
-        u = vexp_down(vload(f32p(x + 4 * i)) - largest)
-        v = vexp_down(vload(f32p(x + 4 * (i + LANES))) - largest)
-        vstore(f32p(x + 4 * i), u)
-        vstore(f32p(x + 4 * (i + LANES)), v)
-        a, b = a + u, b + v
-        i += 2 * LANES
-    while i < n:
-        u = vfirst(vexp_down(vload_or(f32p(x + 4 * i), n - i, low) - largest), n - i, splat(_ZERO))
-        vstore_n(f32p(x + 4 * i), u, n - i)
-        a = a + u
-        i += LANES
+    whole = _exponentials(x, n, largest)
     row = f32p(x)
     for i in range(n, keys):
         row[i] = _ZERO
@@ -205,7 +241,7 @@ def _weigh(x, n, keys, top, total):
     shrink = _ONE
     if so_far != _ZERO and now != before:
         shrink = vlane0(vexp_down(splat(before - now)))
-    f32p(total)[0] = so_far * shrink + vlane0(across_sum(a + b))
+    f32p(total)[0] = so_far * shrink + whole
     f32p(top)[0] = now
     return shrink
 

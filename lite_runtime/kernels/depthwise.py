@@ -18,6 +18,7 @@ from lite_runtime.kernels._memory import emit_opaque
 from lite_runtime.native.simd import (
     FMA,
     LANES,
+    SHAPE,
     declare,
     device,
     emit_load,
@@ -39,7 +40,7 @@ DEPTHWISE = named(F32Depthwise)
 
 PIXELS = 8
 """Neighbouring pixels that share a load of the weights: 9 loads for 8 multiply-adds."""
-SHAPES = {3: (4, 4), 5: (1, 8)} if LANES == 16 else {3: (2, 2), 5: (1, 4)}
+SHAPES = {3: (4, 4), 5: (1, 8)} if SHAPE.vectors == 32 else {3: (2, 2), 5: (1, 4)}
 """Rows and columns of the rectangle of pixels, by window size. 3x3 at stride 1: 36 loads of the image for 144
 multiply-adds, and the 9 weights stay in registers; 5x5: 60 for 200. Measured in docs/performance.md."""
 _I64, _F32 = ir.IntType(64), ir.FloatType()

@@ -40,6 +40,7 @@ from lite_runtime.kernels._opcodes import (
     SLOTS,
 )
 from lite_runtime.kernels._scaling import dequantised, quantised
+from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
     LANES,
     address,
@@ -598,12 +599,10 @@ def _size_of(kind):
     return 1
 
 
-_FLOAT, _DOUBLE, _HALF, _WORD = ir.FloatType(), ir.DoubleType(), ir.HalfType(), ir.IntType(64)
+_FLOAT, _DOUBLE, _WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(64)
 _SIGNED = {_I8: 8, _I16: 16, _I32: 32, _I64: 64}
 _UNSIGNED = {_BOOL: 8, _U8: 8, _U16: 16, _U32: 32}
 _WIDTHS = {**_SIGNED, **_UNSIGNED}
-_HAS_HALF = LANES >= 8
-"""Older targets convert float16 by a library call; the planner does not use these conversions there."""
 
 
 def _same(builder, x, *_):
@@ -628,8 +627,7 @@ def _float_loads():
     kinds = {_F32: (_FLOAT, _same), _F64: (_DOUBLE, lambda builder, x, *_: builder.fptrunc(x, _FLOAT))}
     kinds.update((kind, (ir.IntType(width), dequantised("sitofp"))) for kind, width in _SIGNED.items())
     kinds.update((kind, (ir.IntType(width), dequantised("uitofp"))) for kind, width in _UNSIGNED.items())
-    if _HAS_HALF:
-        kinds[_F16] = (_HALF, lambda builder, x, *_: builder.fpext(x, _FLOAT))
+    kinds[_F16] = (ir.IntType(16), lambda builder, x, *_: call(builder, "from_half", 1, x))
     return kinds
 
 
@@ -644,8 +642,7 @@ def _float_stores():
     kinds.update((kind, (ir.IntType(width), integer(width))) for kind, width in _WIDTHS.items())
     # A comparison, not a conversion: 0.1 ns an element instead of 0.7.
     kinds[_BOOL] = (ir.IntType(8), _truth_byte)
-    if _HAS_HALF:
-        kinds[_F16] = (_HALF, lambda builder, x, *_: builder.fptrunc(x, _HALF))
+    kinds[_F16] = (ir.IntType(16), lambda builder, x, *_: call(builder, "to_half", 1, x))
     kinds.update((kind, quantised(name)) for name, kind in QUANTISED.items())
     return kinds
 

@@ -19,10 +19,13 @@ from lite_runtime.kernels._math import activate
 from lite_runtime.kernels._memory import emit_prefetch
 from lite_runtime.native.simd import (
     FMA,
+    INDEXED,
     LANES,
+    SHAPE,
     address,
     declare,
     device,
+    emit_lane,
     emit_load,
     emit_mask,
     emit_max,
@@ -48,10 +51,12 @@ PACK = named(F32Pack)
 PAD = named(F32Pad)
 TURN = named(F32Transpose)
 
-TILES = {1: 8, 2: 8, 3: 8, 4: 6} if LANES == 16 else {1: 6, 2: 6, 3: 4, 4: 3}
+TILES = {1: 8, 2: 8, 3: 8, 4: 6} if SHAPE.vectors == 32 else {1: 6, 2: 6, 3: 4, 4: 3}
 """Rows of the register tile by its width in vectors. With 32 registers, 8x3 and 6x4 hold 24 sums, the weights and a
 broadcast; each row needs an address register, of which x86 has about ten available. With 16 registers: 6x2, 4x3 and
-3x4."""
+3x4. INDEXED: every row has a register of its own, which leaves room for 8x2, 6x3 and 4x4."""
+if INDEXED:
+    TILES = {1: 8, 2: 8, 3: 6, 4: 4}
 BLOCK = 48
 """Rows whose addresses are stored at a time, a multiple of every tile; their data stays in cache."""
 HELD = 60
@@ -87,22 +92,40 @@ def _tile(rows: int, vectors: int):
             builder.store(panel, weights)
             coming = cgutils.alloca_once_value(builder, ahead)
             bases = [builder.load(builder.gep(at, [_I64(i)])) for i in range(rows)]
+
+            def products(factors):
+                """Add the products of every row's factor and the next weights; factors: row -> a repeated factor."""
+                b = builder.load(weights)
+                columns_now = [_load(builder, builder.add(b, _I64(4 * LANES * j))) for j in range(vectors)]
+                if rows > 1 and vectors > 2 and not INDEXED:
+                    emit_prefetch(builder, builder.load(coming))
+                    builder.store(builder.add(builder.load(coming), step), coming)
+                for i in range(rows):
+                    left = factors(i)
+                    for j in range(vectors):
+                        so_far = builder.load(sums[i][j])
+                        builder.store(builder.call(fma, [left, columns_now[j], so_far]), sums[i][j])
+                builder.store(builder.add(b, _I64(4 * LANES * vectors)), weights)
+
             with cgutils.for_range(builder, taps, intp=_I64) as tap:
                 offset = builder.load(builder.gep(taps_at, [tap.index]))
-                with cgutils.for_range(builder, depth, intp=_I64) as loop:
+                alone = depth
+                if INDEXED:
+                    with cgutils.for_range(builder, builder.sdiv(depth, _I64(LANES)), intp=_I64) as loop:
+                        here = builder.add(offset, builder.mul(loop.index, _I64(4 * LANES)))
+                        together = [_load(builder, builder.add(bases[i], here)) for i in range(rows)]
+                        for k in range(LANES):
+                            products(lambda i, k=k: emit_lane(builder, together[i], k))
+                    alone = builder.and_(depth, _I64(LANES - 1))
+                    offset = builder.add(offset, builder.mul(builder.sub(depth, alone), _I64(4)))
+                with cgutils.for_range(builder, alone, intp=_I64) as loop:
                     here = builder.add(offset, builder.mul(loop.index, _I64(4)))
-                    b = builder.load(weights)
-                    columns_now = [_load(builder, builder.add(b, _I64(4 * LANES * j))) for j in range(vectors)]
-                    if rows > 1 and vectors > 2:
-                        emit_prefetch(builder, builder.load(coming))
-                        builder.store(builder.add(builder.load(coming), step), coming)
-                    for i in range(rows):
+
+                    def repeated(i):
                         where = builder.inttoptr(builder.add(bases[i], here), _F32.as_pointer())
-                        left = emit_splat(builder, builder.load(where, typ=_F32))
-                        for j in range(vectors):
-                            so_far = builder.load(sums[i][j])
-                            builder.store(builder.call(fma, [left, columns_now[j], so_far]), sums[i][j])
-                    builder.store(builder.add(b, _I64(4 * LANES * vectors)), weights)
+                        return emit_splat(builder, builder.load(where, typ=_F32))
+
+                    products(repeated)
             masks = [emit_mask(builder, builder.sub(columns, _I64(j * LANES))) for j in range(vectors)]
             shift = [emit_load(builder, _pointer(builder, bias, j), masks[j]) for j in range(vectors)]
             bounds = emit_splat(builder, low), emit_splat(builder, high)

@@ -8,43 +8,27 @@ from numba import types
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._fixed import between_entries
-from lite_runtime.native.simd import LANES, declare, first, i16p, i32p, kernel, num, ptr, u8p
+from lite_runtime.native.codegen.operations import call
+from lite_runtime.native.simd import LANES, first, i16p, i32p, kernel, num, ptr, u8p
 from lite_runtime.steps.declaration import named
 from lite_runtime.steps.lookup import Interpolated, Lookup
 
 LOOKUP, BETWEEN = named(Lookup), named(Interpolated)
 
-_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _WIDE = 4 * LANES
-_BYTES, _SIXTEEN = ir.VectorType(_I8, _WIDE), ir.VectorType(_I8, 16)
-_SHUFFLE = {16: "llvm.x86.avx512.pshuf.b.512", 8: "llvm.x86.avx2.pshuf.b", 4: "llvm.x86.ssse3.pshuf.b.128"}[LANES]
+_BYTES = ir.VectorType(ir.IntType(8), _WIDE)
 _GRAIN = 4096
-
-
-def _splat(value):
-    return ir.Constant(_BYTES, [value] * _WIDE)
 
 
 @intrinsic
 def _look_up(typing, target, source, table):
-    """Write table[x] for the `_WIDE` bytes x at `source` to `target`. Each of the table's sixteen rows of sixteen is
-    shuffled by the low halves of the bytes; the high bits then select among the rows, one bit per round."""
+    """Write table[x] for the `_WIDE` bytes x at `source` to `target`."""
 
     def lower(context, builder, sig, args):
         target, source, table = args
         x = builder.load(builder.inttoptr(source, _BYTES.as_pointer()), align=1, typ=_BYTES)
-        low = builder.and_(x, _splat(15))
-        shuffle = declare(builder, _SHUFFLE, _BYTES, _BYTES, _BYTES)
-        repeat = ir.Constant(ir.VectorType(_I32, _WIDE), [i % 16 for i in range(_WIDE)])
-        rows = []
-        for k in range(16):
-            where = builder.inttoptr(builder.add(table, _I64(16 * k)), _SIXTEEN.as_pointer())
-            row = builder.load(where, align=1, typ=_SIXTEEN)
-            rows.append(builder.call(shuffle, [builder.shuffle_vector(row, row, repeat), low]))
-        for bit in range(4, 8):
-            chosen = builder.icmp_unsigned("!=", builder.and_(x, _splat(1 << bit)), _splat(0))
-            rows = [builder.select(chosen, rows[k + 1], rows[k]) for k in range(0, len(rows), 2)]
-        builder.store(rows[0], builder.inttoptr(target, _BYTES.as_pointer()), align=1)
+        found = call(builder, "look_up", LANES, x, table)
+        builder.store(found, builder.inttoptr(target, _BYTES.as_pointer()), align=1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), lower

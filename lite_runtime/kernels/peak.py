@@ -10,8 +10,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lite_runtime.kernels._dot import FLOATS, INTS, emit_dot, emit_pair_dot, load_floats, load_ints
-from lite_runtime.native.simd import FMA, LANES, TARGET, declare, entry
+from lite_runtime.kernels._dot import FLOATS, INTS, emit_input_dot, emit_pair_dot, load_floats, load_ints
+from lite_runtime.native.simd import FMA, LANES, declare, entry
 
 CHAINS = 12
 """Independent sums: a latency of four cycles at two instructions per cycle needs eight of them, the six cycles of a
@@ -20,7 +20,6 @@ LINES = 8
 """Vectors read per round."""
 _I64 = ir.IntType(64)
 _VECTOR = 4 * LANES
-_HAS_DOT = TARGET is not None and TARGET.dot == "vpdpbusd"
 
 
 def _chains(kind, load, step):
@@ -55,10 +54,9 @@ def _multiply_add(builder, so_far, a, b):
     return builder.call(declare(builder, f"llvm.{FMA}.v{LANES}f32", *[FLOATS] * 4), [so_far, a, b])
 
 
-def _dot(builder, so_far, a, w):
-    """Without vpdpbusd, products of 16-bit pairs; one factor is the sum, otherwise the product would be computed only
-    once."""
-    return emit_dot(builder, so_far, a, w) if _HAS_DOT else emit_pair_dot(builder, so_far, so_far, w)
+def _pair_dot(builder, so_far, _, w):
+    """One factor is the sum: the product of two constants would be computed only once."""
+    return emit_pair_dot(builder, so_far, so_far, w)
 
 
 @intrinsic
@@ -83,7 +81,8 @@ def _read_lines(typing, at, rounds, times, to):
 
 
 _run_f32 = _chains(FLOATS, load_floats, _multiply_add)
-_run_int8 = _chains(INTS, load_ints, _dot)
+_run_int8 = _chains(INTS, load_ints, emit_input_dot)
+_run_int16 = _chains(INTS, load_ints, _pair_dot)
 
 
 @entry(types.void(types.int64, types.int64))
@@ -94,8 +93,15 @@ def f32(rounds, at):
 
 @entry(types.void(types.int64, types.int64))
 def int8(rounds, at):
-    """CHAINS * LANES sums of four products per round (of two on targets without vpdpbusd); `at`: CHAINS vectors."""
+    """CHAINS * LANES sums of four products of bytes per round, for targets with an instruction for them; `at`: CHAINS
+    vectors."""
     _run_int8(rounds, at)
+
+
+@entry(types.void(types.int64, types.int64))
+def int16(rounds, at):
+    """CHAINS * LANES sums of two products of int16 per round; `at`: CHAINS vectors."""
+    _run_int16(rounds, at)
 
 
 @entry(types.void(types.int64, types.int64, types.int64, types.int64))

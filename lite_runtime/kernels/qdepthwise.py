@@ -20,7 +20,8 @@ from lite_runtime.kernels._dot import (
     INTS,
     at,
     emit_bytes,
-    emit_dot,
+    emit_input_dot,
+    inputs_are_signed,
     load_floats,
     load_ints,
     narrowing,
@@ -29,7 +30,7 @@ from lite_runtime.kernels._dot import (
 from lite_runtime.kernels.qgemm import BYTE, FLOAT, byte_numbers
 from lite_runtime.native.simd import (
     LANES,
-    TARGET,
+    SHAPE,
     emit_fused,
     emit_max,
     emit_splat,
@@ -50,7 +51,7 @@ DEPTHWISE = named(X8Depthwise)
 
 BLOCK = 4 * LANES
 """Channels per tile."""
-PIXELS = 4 if TARGET is not None and TARGET.vectors == 32 else 1
+PIXELS = 4 if SHAPE.vectors == 32 else 1
 """Neighbouring pixels that share a load of the weights."""
 _F32, _I64, _I32, _I8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _WORDS_16 = ir.VectorType(ir.IntType(16), 2 * LANES)
@@ -129,9 +130,9 @@ def _tile(count: int, shifted: bool):
                     )
                     dwords = _dwords(builder, [builder.xor(load, unsign) for load in loads])
                     for j, dword in enumerate(dwords):
-                        builder.store(emit_dot(builder, builder.load(sums[i][j]), dword, weights[j]), sums[i][j])
+                        builder.store(emit_input_dot(builder, builder.load(sums[i][j]), dword, weights[j]), sums[i][j])
                         if shifted:
-                            builder.store(emit_dot(builder, builder.load(totals[i][j]), dword, one), totals[i][j])
+                            builder.store(emit_input_dot(builder, builder.load(totals[i][j]), dword, one), totals[i][j])
             if shifted:
                 for i in range(count):
                     for j in range(4):
@@ -270,7 +271,8 @@ def _driver(shifted: bool):
             source = x + picture * image_step + (row - picture * height) * line_step
             negated = int32(0)
             if zeros != 0:
-                negated = -int32(i8p(zeros)[picture * moving] if u8p(flip)[0] != 0 else u8p(zeros)[picture * moving])
+                is_int8 = (u8p(flip)[0] != 0) != inputs_are_signed()
+                negated = -int32(i8p(zeros)[picture * moving] if is_int8 else u8p(zeros)[picture * moving])
             image = (negated, f32p(scales)[picture * moving])
             for block in range(blocks):
                 channel = max(0, min(block * BLOCK, channels - BLOCK))

@@ -1,11 +1,12 @@
 """Matrix products and convolutions of bytes, all computed by one register tile of int32 sums.
 
 As in `gemm`, the left operand is accessed through one pointer per row. The reduction runs over dwords: four bytes at
-places[g] from the row's pointer are multiplied by four bytes of every column. Weights are packed in panels [columns /
-(NV * LANES)] [dwords][NV * LANES][4], signed, with zeros after the last column and for bytes of a dword that are not
-part of a tap: the values read there do not matter, but the memory always belongs to the row's tensor. Unsigned
-activations are used directly, signed ones with their top bit flipped; the bias corrects for that and for the zero
-points (derived in ops/_qpanels.py).
+places[g] from the row's pointer are multiplied by four bytes of every column. Where processors multiply by one lane of
+a register (INDEXED), four adjacent dwords are loaded at once; the planner puts such groups first. Weights are packed
+in panels [columns / (NV * LANES)] [dwords][NV * LANES][4], signed, with zeros after the last column and for bytes of a
+dword that are not part of a tap: the values read there do not matter, but the memory always belongs to the row's
+tensor. Unsigned activations are used directly, signed ones with their top bit flipped (the other way round on targets
+that multiply signed bytes faster); the bias corrects for that and for the zero points (derived in ops/_qpanels.py).
 
 Weights with a zero point need the sum of every row: a panel's last vector then holds ones.
 """
@@ -24,10 +25,11 @@ from lite_runtime.kernels._dot import (
     INTS,
     at,
     emit_bytes,
-    emit_dot,
     emit_in_order,
+    emit_input_dot,
     emit_store_narrow,
     emit_store_part,
+    inputs_are_signed,
     load_floats,
     load_ints,
     narrowing,
@@ -35,10 +37,12 @@ from lite_runtime.kernels._dot import (
 )
 from lite_runtime.kernels._memory import emit_prefetch
 from lite_runtime.native.simd import (
+    INDEXED,
     LANES,
-    TARGET,
+    SHAPE,
     address,
     emit_fused,
+    emit_lane,
     emit_mask,
     emit_max,
     emit_splat,
@@ -64,9 +68,11 @@ PACK = named(X8Pack)
 GEMM = named(X8Gemm)
 PAD = named(X8Pad)
 
-_WIDE = TARGET is not None and TARGET.vectors == 32
+_WIDE = SHAPE.vectors == 32
 TILES = {1: 8, 2: 8, 3: 8, 4: 6} if _WIDE else {1: 6, 2: 6, 3: 3, 4: 2}
 """Rows of the register tile by its width in vectors; see `gemm.TILES`."""
+if INDEXED:
+    TILES = {1: 8, 2: 8, 3: 6, 4: 4}
 CHAINS = 8
 """The least number of sums in a tile of one row, so that none waits for the one before it: a dot product takes 4
 cycles, and two start in each cycle."""
@@ -94,20 +100,23 @@ def _tile(rows: int, vectors: int, shifted: bool):
 
     @intrinsic
     def tile(
-        typing, rows_at, places, dwords, panel, ahead, out, stride, flip, columns, live, kind, bounds, narrow, tables
+        typing, rows_at, places, counts, panel, ahead, out, stride, flip, columns, live, kind, bounds, narrow, tables
     ):
-        """rows_at: row addresses; ahead: bytes from a dword of the panel to the data to prefetch; out: address of the
-        first result; stride: bytes between rows of results; live rows and columns are stored. bounds: lowest and
-        highest result as float32, minus the zero point; narrow: see `narrowing`. tables: addresses of the columns'
-        bias, scale, real bias, sum of weights, zero point; of the rows' negated zero point and scale."""
+        """rows_at: row addresses; counts: of dwords, and of the groups of four adjacent ones that come first; ahead:
+        bytes from a dword of the panel to the data to prefetch; out: address of the first result; stride: bytes between
+        rows of results; live rows and columns are stored. bounds: lowest and highest result as float32, minus the zero
+        point; narrow: see `narrowing`. tables: addresses of the columns' bias, scale, real bias, sum of weights, zero
+        point; of the rows' negated zero point and scale."""
+        numbers = types.UniTuple
         sig = types.void(
-            *(_WORDS, _WORDS, *[types.int64] * 9, types.UniTuple(types.float32, 2), types.UniTuple(types.int64, 5)),
-            types.UniTuple(types.int64, 7),
+            *(_WORDS, _WORDS, numbers(types.int64, 2), *[types.int64] * 8),
+            *(numbers(types.float32, 2), numbers(types.int64, 5), numbers(types.int64, 7)),
         )
 
         def lower(context, builder, sig, args):
-            rows_at, places, dwords, panel, ahead, out, stride, flip, columns, live, *others = args
+            rows_at, places, counts, panel, ahead, out, stride, flip, columns, live, *others = args
             kind, bounds, narrow, tables = others
+            dwords, fours = (builder.extract_value(counts, i) for i in range(2))
             bias, scale, shift, weight_sum, weight_zero, row_zero, row_scale = (
                 builder.extract_value(tables, i) for i in range(7)
             )
@@ -126,21 +135,40 @@ def _tile(rows: int, vectors: int, shifted: bool):
             unsign = load_ints(builder, flip)
             whole = vectors + shifted
 
-            def dword(index, into):
-                here = builder.load(builder.gep(places, [index]))
+            def products(factors, into):
+                """Add the products of every row's dword and the next weights; factors: row -> a repeated dword."""
                 w = builder.load(weights)
-                if whole == 4:  # narrower tiles are limited by loads
+                if whole == 4 and not INDEXED:  # narrower tiles are limited by loads
                     emit_prefetch(builder, builder.add(w, ahead))
                 columns_now = [load_ints(builder, beyond(w, j)) for j in range(whole)]
-                for base, sums_of_row in zip(bases, into, strict=True):
-                    four = builder.load(at(builder, builder.add(base, here), _I32), align=1, typ=_I32)
-                    left = builder.xor(emit_splat(builder, four, INTS), unsign)
+                for i, sums_of_row in enumerate(into):
+                    left = factors(i)
                     for one, column in zip(sums_of_row, columns_now, strict=True):
-                        builder.store(emit_dot(builder, builder.load(one), left, column), one)
+                        builder.store(emit_input_dot(builder, builder.load(one), left, column), one)
                 builder.store(beyond(w, whole), weights)
 
+            def dword(index, into):
+                here = builder.load(builder.gep(places, [index]))
+
+                def repeated(i):
+                    four = builder.load(at(builder, builder.add(bases[i], here), _I32), align=1, typ=_I32)
+                    return builder.xor(emit_splat(builder, four, INTS), unsign)
+
+                products(repeated, into)
+
             into = [[*sums[i], *ones[i : i + 1]] for i in range(rows)]
-            if parts == 1:
+            if INDEXED:
+                with cgutils.for_range(builder, fours, intp=_I64) as loop:
+                    here = builder.load(builder.gep(places, [builder.mul(loop.index, _I64(4))]))
+                    held = [load_ints(builder, builder.add(base, here), align=1) for base in bases]
+                    held = [builder.xor(one, unsign) for one in held]
+                    for k in range(4):
+                        target = [apart[k % parts - 1]] if k % parts else into
+                        products(lambda i, k=k: emit_lane(builder, held[i], k), target)
+                begin = builder.mul(fours, _I64(4))
+                with cgutils.for_range(builder, builder.sub(dwords, begin), intp=_I64) as loop:
+                    dword(builder.add(begin, loop.index), into)
+            elif parts == 1:
                 with _counted(builder, dwords) as index:
                     dword(index, into)
             else:
@@ -152,9 +180,9 @@ def _tile(rows: int, vectors: int, shifted: bool):
                 begin = builder.mul(turns, _I64(parts))
                 with cgutils.for_range(builder, builder.sub(dwords, begin), intp=_I64) as loop:
                     dword(builder.add(begin, loop.index), into)
-                for sums_of_part in apart:
-                    for one, more in zip(into[0], sums_of_part, strict=True):
-                        builder.store(builder.add(builder.load(one), builder.load(more)), one)
+            for sums_of_part in apart:
+                for one, more in zip(into[0], sums_of_part, strict=True):
+                    builder.store(builder.add(builder.load(one), builder.load(more)), one)
 
             if shifted:
                 for j in range(vectors):
@@ -258,14 +286,14 @@ def _sweep(tile, size, vectors):
     slice_bytes = _VEC * vectors
 
     @exact
-    def sweep(rows_at, count, places, dwords, panel, out, stride, flip, columns, kind, bounds, narrow, tables):
+    def sweep(rows_at, count, places, counts, panel, out, stride, flip, columns, kind, bounds, narrow, tables):
         bias, scale, shift, weight_sum, weight_zero, row_zero, row_scale = tables
         i, turn = 0, 0
         while i < count:
             row = (bias, scale, shift, weight_sum, weight_zero, row_zero + 4 * i, row_scale + 4 * i)
             here, to = i64p(address(rows_at) + 8 * i), out + i * stride
-            ahead = slice_bytes * dwords + turn if size > 1 else NEAR
-            tile(here, places, dwords, panel, ahead, to, stride, flip, columns, count - i, kind, bounds, narrow, row)
+            ahead = slice_bytes * counts[0] + turn if size > 1 else NEAR
+            tile(here, places, counts, panel, ahead, to, stride, flip, columns, count - i, kind, bounds, narrow, row)
             i += size
             turn = turn + LINE if turn + LINE < slice_bytes else 0
 
@@ -336,6 +364,7 @@ def _driver(shifted: bool):
             num(step, GEMM.dwords),
             num(step, GEMM.vectors),
         )
+        counts = (dwords, num(step, GEMM.fours))
         size, out_row = num(step, GEMM.size), num(step, GEMM.c_row)
         per_image, per_row = num(step, GEMM.per_image), num(step, GEMM.per_line)
         image_step, row_step, column_step = (
@@ -382,7 +411,7 @@ def _driver(shifted: bool):
                     row_scale[i] = f32p(scales)[at_scale]
                     if zeros == 0:
                         row_zero[i] = int32(0)
-                    elif u8p(flip)[0] != 0:
+                    elif (u8p(flip)[0] != 0) != inputs_are_signed():
                         row_zero[i] = -int32(i8p(zeros)[at_scale])
                     else:
                         row_zero[i] = -int32(u8p(zeros)[at_scale])
@@ -414,21 +443,21 @@ def _driver(shifted: bool):
                         rows_at[i] += shift_a
                 if count == 1:
                     if vectors == 4:
-                        thin_4(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                        thin_4(rows_at, 1, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                     elif vectors == 3:
-                        thin_3(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                        thin_3(rows_at, 1, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                     elif vectors == 2:
-                        thin_2(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                        thin_2(rows_at, 1, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                     else:
-                        thin_1(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                        thin_1(rows_at, 1, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 elif vectors == 4:
-                    full_4(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                    full_4(rows_at, count, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 elif vectors == 3:
-                    full_3(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                    full_3(rows_at, count, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 elif vectors == 2:
-                    full_2(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                    full_2(rows_at, count, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 else:
-                    full_1(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                    full_1(rows_at, count, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 if shift_a != 0:
                     for i in range(count + SPARE):
                         rows_at[i] -= shift_a

@@ -12,9 +12,9 @@ from lite_runtime.kernels._fixed import between_entries, rescale_double
 from lite_runtime.kernels._map import storer
 from lite_runtime.kernels._opcodes import QUANTISED
 from lite_runtime.kernels._scaling import quantised
+from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
     address,
-    declare,
     device,
     emit_max,
     exact,
@@ -119,11 +119,10 @@ def _shares(dtype):
 
     def store(builder, e, zero, inverse):
         share = builder.fmul(e, inverse)
-        truncate = declare(builder, "llvm.trunc.f32", _FLOAT, _FLOAT)
         if dtype == "uint8":
-            y = builder.call(truncate, [builder.fadd(share, _FLOAT(0.5))])
+            y = call(builder, "trunc", 1, builder.fadd(share, _FLOAT(0.5)))
         else:
-            whole = builder.call(truncate, [share])
+            whole = call(builder, "trunc", 1, share)
             up = builder.fcmp_ordered(">=", builder.fsub(share, whole), _FLOAT(0.5))
             y = builder.fadd(builder.fadd(whole, builder.select(up, _FLOAT(1.0), _FLOAT(0.0))), zero)
         y = emit_max(builder, emit_max(builder, y, low), high, "<")

@@ -16,6 +16,7 @@ from lite_runtime.kernels._map import storer
 from lite_runtime.kernels._math import select
 from lite_runtime.kernels._opcodes import MODERATE
 from lite_runtime.kernels._scaling import quantised
+from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
     LANES,
     address,
@@ -184,8 +185,7 @@ def halves_away(typing, values):
         kind = args[0].type
         halves = ir.Constant(kind, [0.5] * LANES)
         sign = declare(builder, f"llvm.copysign.v{LANES}f32", kind, kind, kind)
-        whole = declare(builder, f"llvm.trunc.v{LANES}f32", kind, kind)
-        return builder.call(whole, [builder.fadd(args[0], builder.call(sign, [halves, args[0]]))])
+        return call(builder, "trunc", LANES, builder.fadd(args[0], builder.call(sign, [halves, args[0]])))
 
     return vec(vec), lower
 

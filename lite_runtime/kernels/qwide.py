@@ -113,15 +113,16 @@ def _emit_real(builder, total, low, high):
     )
     doubles = ir.VectorType(ir.DoubleType(), LANES)
     value = builder.fmul(builder.sitofp(total, doubles), builder.bitcast(bits, doubles))
-    whole = builder.call(declare(builder, f"llvm.trunc.v{LANES}f64", doubles, doubles), [value])
-    rest = builder.call(declare(builder, f"llvm.fabs.v{LANES}f64", doubles, doubles), [builder.fsub(value, whole)])
-    up = builder.fcmp_ordered(">=", rest, ir.Constant(doubles, [0.5] * LANES))
-    one = builder.call(
-        declare(builder, f"llvm.copysign.v{LANES}f64", doubles, doubles, doubles),
-        [ir.Constant(doubles, [1.0] * LANES), value],
-    )
-    whole = builder.fadd(whole, builder.select(up, one, ir.Constant(doubles, [0.0] * LANES)))
-    return builder.fptrunc(whole, FLOATS)
+    # Without llvm.trunc, which is a call of libm on 32-bit Arm: a sum with 2**52 leaves no bits for a fraction, and
+    # rounds halves to even.
+    size = builder.call(declare(builder, f"llvm.fabs.v{LANES}f64", doubles, doubles), [value])
+    big, half, one, none = (ir.Constant(doubles, [number] * LANES) for number in (2.0**52, 0.5, 1.0, 0.0))
+    near = builder.fsub(builder.fadd(size, big), big)
+    down = builder.fcmp_ordered("==", builder.fsub(size, near), half)
+    near = builder.fadd(near, builder.select(down, one, none))
+    near = builder.select(builder.fcmp_ordered("<", size, big), near, size)
+    copysign = declare(builder, f"llvm.copysign.v{LANES}f64", doubles, doubles, doubles)
+    return builder.fptrunc(builder.call(copysign, [near, value]), FLOATS)
 
 
 def _emit_result(builder, total, out, live, kind, tables, bounds, zero):
@@ -297,7 +298,7 @@ def _gemm(deep):
 
 
 _plain, _deep = _gemm(False), _gemm(True)
-_UNREAD = ("zeros", "scales", "flip", "weight_sum", "weight_zero", "rows_a_scale", "turn", "wild")
+_UNREAD = ("zeros", "scales", "flip", "weight_sum", "weight_zero", "rows_a_scale", "turn", "wild", "fours")
 
 
 @kernel(X16Gemm, fastmath=set(), unread=_UNREAD)

@@ -23,6 +23,7 @@ from lite_runtime.kernels._vmath import vsigmoid, vtanh
 from lite_runtime.native.simd import (
     FMA,
     LANES,
+    SHAPE,
     address,
     declare,
     device,
@@ -57,8 +58,10 @@ FINAL = named(FinalStates)
 STEP, RUN = 0, 1
 GROUP = 4
 """Samples that are processed together."""
-_SUMS = 16 if LANES == 16 else 12
+_SUMS = 16 if SHAPE.vectors == 32 else 12
 """Registers for sums, of 32 or 16."""
+_CHAINED = 12
+"""The same for choosing how many chains a sum has: its order, and with it its bits, must not depend on the target."""
 _ROOM = GROUP * 4 * LANES
 _F32, _I64 = ir.FloatType(), ir.IntType(64)
 _VEC = ir.VectorType(_F32, LANES)
@@ -288,7 +291,7 @@ def _sums_of(picks, stride, chains):
     """The gates' sums of GROUP samples from their previous h; a single sample uses more chains instead of more rows."""
     gates = len(picks)
     rows = GROUP if GROUP * gates <= _SUMS else GROUP // 2
-    together = 1 << (_SUMS // (rows * gates)).bit_length() - 1
+    together = 1 << max(1, _CHAINED // (rows * gates)).bit_length() - 1
     one, some = _products(1, picks, stride, chains), _products(rows, picks, stride, together)
 
     @device

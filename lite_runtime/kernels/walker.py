@@ -2,28 +2,30 @@
 
 A program is int64 words: step records one after the other. `context` describes its execution, in words: [0] address of
 the program, [1] its length, [2] address of the table of bases, [3] of the kernels' addresses (a record's first word is
-an index into it), [4] of the clock, or 0, [5] steps. A clock holds two readings of the cycle counter, before and after,
-for each step of each worker: (workers, steps, 2); a step in a loop has the beginning of its first turn and the sum of
-all turns, a step that a jump left out zeros.
+an index into it), [4] of the clock, or 0, [5] steps, [6] address of a function that reads the time, where processors
+have no counter that programs may read (the operation `clock`). A clock holds two readings, before and after, for each
+step of each worker: (workers, steps, 2); a step in a loop has the beginning of its first turn and the sum of all turns,
+a step that a jump left out zeros.
 
 `sync` is shared by all workers, one counter a cache line: [0] arrived at the barrier, [8] barrier generation,
 [16] ticket: the workers of the latest run, and above bit 16 its number, [24] the run's context, [32] not 0: a run is
 about to begin, [40] address of a function that yields the processor, [41] polls before it is called, [42] address of a
-function that returns the current processor's number, [48 + worker] that number when the worker last read it.
+function that returns the current processor's number, or 0, [48 + worker] that number when the worker last read it.
 """
 
 from llvmlite import ir
 from numba import int64, types
 from numba.extending import intrinsic
 
-from lite_runtime.native.simd import address, declare, device, entry, i64p, num, ptr, u8p
+from lite_runtime.native.codegen.operations import call
+from lite_runtime.native.simd import address, device, entry, i64p, num, ptr, u8p
 from lite_runtime.steps.control import GoTo
 from lite_runtime.steps.declaration import FLAGS, KERNEL, LENGTH, named
 
 GO_TO = named(GoTo)
 
 _WORDS = types.CPointer(types.int64)
-PROGRAM, WORDS, BASES, TABLE, CLOCK, STEPS = range(6)
+PROGRAM, WORDS, BASES, TABLE, CLOCK, STEPS, ASK = range(7)
 ARRIVED, GENERATION, TICKET, JOB, COMING, GIVE_WAY, PATIENCE, WHERE, PLACES = 0, 8, 16, 24, 32, 40, 41, 42, 48
 NUMBER = 16
 """Bits of a ticket from here on count runs; the bits below are the number of workers that take part."""
@@ -80,7 +82,7 @@ def pause(typing):
     sig = types.void()
 
     def lower(context, builder, sig, args):
-        builder.call(declare(builder, "llvm.x86.sse2.pause", ir.VoidType()), [])
+        call(builder, "pause", 1)
         return context.get_dummy_value()
 
     return sig, lower
@@ -109,14 +111,10 @@ def peek(typing, words, i):
 
 
 @intrinsic
-def cycles(typing):
-    """The processor's time stamp counter."""
-    sig = types.int64()
-
-    def lower(context, builder, sig, args):
-        return builder.call(declare(builder, "llvm.readcyclecounter", ir.IntType(64)), [])
-
-    return sig, lower
+def ticks(typing, ask):
+    """A counter of a constant rate. ask: address of a function that gives it, where programs cannot read one."""
+    sig = types.int64(types.int64)
+    return sig, lambda context, builder, sig, args: call(builder, "clock", 1, *args)
 
 
 @intrinsic
@@ -163,7 +161,7 @@ def walk(context, sync, worker, workers):
         if workers > 1 and flags & MEET:
             meet(sync, workers)
         if clocked:
-            begin = cycles()
+            begin = ticks(context[ASK])
             if clock[0] == 0:
                 clock[0] = clock[1] = begin
         after, steps = step[LENGTH], 1
@@ -176,7 +174,7 @@ def walk(context, sync, worker, workers):
         elif worker == 0:
             call_kernel(table[step[KERNEL]], step, bases, 0, 1)
         if clocked:
-            clock[1] += cycles() - begin
+            clock[1] += ticks(context[ASK]) - begin
             clock = i64p_of(clock, 2 * steps)
         at += after
     if workers > 1:
@@ -189,6 +187,12 @@ def alone(context):
     walk(context, context, 0, 1)
 
 
+@device
+def processor(sync, worker):
+    """The number of the processor that this worker is on; a number of its own where the system does not tell."""
+    return call_int(sync[WHERE]) if sync[WHERE] != 0 else -1 - worker
+
+
 @entry(types.void(_WORDS, _WORDS, types.int64))
 def lead(context, sync, workers):
     """Start the other workers and execute a program as worker 0 of `workers`."""
@@ -196,7 +200,7 @@ def lead(context, sync, workers):
     ticket = peek(sync, TICKET)
     fetch_add(sync, TICKET, (((ticket >> NUMBER) + 1) << NUMBER) + workers - ticket)
     fetch_add(sync, COMING, -peek(sync, COMING))
-    sync[PLACES] = call_int(sync[WHERE])
+    sync[PLACES] = processor(sync, 0)
     walk(context, sync, 0, workers)
 
 
@@ -204,7 +208,7 @@ def lead(context, sync, workers):
 def place(sync, worker):
     """Record which processor this worker is on; return whether a worker with a lower number was last seen on the
     same."""
-    here = call_int(sync[WHERE])
+    here = processor(sync, worker)
     sync[PLACES + worker] = here
     met = False
     for other in range(worker):
@@ -239,5 +243,5 @@ def serve(sync, state, polls, worker):
 
 @entry(types.void(_WORDS))
 def tick(out):
-    """out[0] = the cycle counter."""
-    out[0] = cycles()
+    """out[0] = the clock's counter; out[1]: as [6] of `context`."""
+    out[0] = ticks(out[1])

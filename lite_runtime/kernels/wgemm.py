@@ -22,9 +22,11 @@ from lite_runtime.kernels._map import block_stack
 from lite_runtime.kernels._math import activate
 from lite_runtime.kernels._memory import FIRST, emit_prefetch
 from lite_runtime.kernels.gemm import BLOCK, TILES, _sweep_1, _sweep_2, _sweep_3, _sweep_4
+from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
     FMA,
     LANES,
+    SHAPE,
     address,
     declare,
     device,
@@ -56,7 +58,7 @@ CHUNK = 128
 """Rows of a panel converted to float32 at a time: 32 KB with 16 lanes, and a multiple of int4's 8."""
 _WIDEST = 4 * LANES
 _PIECE = 4 * CHUNK * _WIDEST
-ROWS = 4 if LANES == 16 else 2
+ROWS = 4 if SHAPE.vectors == 32 else 2
 """Rows of the tile that widens in registers, if there are several rows."""
 _HELD = BLOCK + max(TILES.values())
 """Addresses of rows: those of a block, and those that its last tile reads beyond them."""
@@ -69,11 +71,6 @@ _LEAST, _MOST = np.float32(-np.inf), np.float32(np.inf)
 
 _F32, _I64, _I32, _I16, _I8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.IntType(8)
 _FLOATS, _INTS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
-_HAS_HALF = LANES >= 8
-
-
-def _each(value):
-    return ir.Constant(_INTS, [value] * LANES)
 
 
 def _vector(builder, where, element, nbytes):
@@ -90,30 +87,11 @@ def _emit_int8(builder, where, _):
 
 
 def _emit_float16(builder, where, _):
-    if _HAS_HALF:
-        return builder.fpext(_vector(builder, where, ir.HalfType(), 2), _FLOATS)
-    # Without an instruction for it: the sign is handled separately, exponent and fraction are moved to float32's
-    # positions and rebased by a product, which is exact and right for subnormals; the greatest exponent is replaced by
-    # float32's.
-    bits = builder.zext(_vector(builder, where, _I16, 2), _INTS)
-    size = builder.and_(bits, _each(0x7FFF))
-    moved = builder.bitcast(builder.shl(size, _each(13)), _FLOATS)
-    rebased = builder.bitcast(builder.fmul(moved, ir.Constant(_FLOATS, [2.0**112] * LANES)), _INTS)
-    special = builder.or_(builder.shl(size, _each(13)), _each(0x7F800000))
-    size = builder.select(builder.icmp_signed("<", size, _each(0x7C00)), rebased, special)
-    sign = builder.shl(builder.and_(bits, _each(0x8000)), _each(16))
-    return builder.bitcast(builder.or_(size, sign), _FLOATS)
+    return call(builder, "from_half", LANES, _vector(builder, where, _I16, 2))
 
 
 def _emit_int4(builder, where, which):
-    dwords = _vector(builder, where, _I32, 4)
-    if LANES == 16:  # a table of sixteen floats, indexed by the low four bits
-        table = ir.Constant(_FLOATS, [float(v) for v in (*range(8), *range(-8, 0))])
-        look_up = declare(builder, "llvm.x86.avx512.permvar.sf.512", _FLOATS, _FLOATS, _INTS)
-        up = emit_splat(builder, builder.trunc(builder.mul(which, _I64(4)), _I32), _INTS)
-        return builder.call(look_up, [table, builder.lshr(dwords, up)])
-    up = builder.trunc(builder.sub(_I64(28), builder.mul(which, _I64(4))), _I32)
-    return builder.sitofp(builder.ashr(builder.shl(dwords, emit_splat(builder, up, _INTS)), _each(28)), _FLOATS)
+    return call(builder, "nibbles", LANES, _vector(builder, where, _I32, 4), which)
 
 
 class _Form:

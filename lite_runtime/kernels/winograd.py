@@ -29,10 +29,13 @@ from lite_runtime.kernels._memory import emit_prefetch
 from lite_runtime.kernels._winograd import A, B
 from lite_runtime.native.simd import (
     FMA,
+    INDEXED,
     LANES,
+    SHAPE,
     address,
     declare,
     device,
+    emit_lane,
     emit_load,
     emit_mask,
     emit_max,
@@ -55,9 +58,9 @@ from lite_runtime.steps.winograd import Winograd
 
 WINOGRAD = named(Winograd)
 
-ROWS = {1: 12, 2: 12, 3: 6, 4: 6} if LANES == 16 else {1: 12, 2: 6, 3: 4, 4: 3}
+ROWS = {1: 12, 2: 12, 3: 6, 4: 6} if SHAPE.vectors == 32 else {1: 12, 2: 6, 3: 4, 4: 3}
 """Tiles per register tile, by its width in vectors; each number divides 12."""
-FEW = 4 if LANES == 16 else 2
+FEW = 4 if SHAPE.vectors == 32 else 2
 """Tiles of the last register tile if fewer are left."""
 APART = 64
 """Bytes from one point's vectors to the next point's."""
@@ -245,13 +248,17 @@ def _tile(rows: int, vectors: int) -> Any:
                 with cgutils.for_range(builder, lines, intp=_I64) as line:
                     at = builder.add(builder.mul(block.index, lines), line.index)
                     emit_prefetch(builder, builder.add(ahead, builder.mul(at, _I64(_LINE))))
+                held = []
+                if INDEXED:
+                    held = [emit_load(builder, _at(builder, builder.add(a, _I64(_BYTES * i)))) for i in range(rows)]
                 for k in range(LANES):
                     at = builder.add(b, _I64(_BYTES * vectors * k))
                     places = [_at(builder, builder.add(at, _I64(_BYTES * j))) for j in range(vectors)]
                     right = [emit_load(builder, place) for place in places]
                     for i, row in enumerate(sums):
                         where = _at(builder, builder.add(a, _I64(_BYTES * i + 4 * k)))
-                        left = emit_splat(builder, builder.load(where, typ=_F32))
+                        repeated = not INDEXED and emit_splat(builder, builder.load(where, typ=_F32))
+                        left = emit_lane(builder, held[i], k) if INDEXED else repeated
                         for one, weight in zip(row, right, strict=True):
                             builder.store(builder.call(fma, [left, weight, builder.load(one)]), one)
             for i, row in enumerate(sums):

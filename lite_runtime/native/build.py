@@ -32,7 +32,8 @@ import numpy as np
 from lite_runtime._blake import blake2b
 from lite_runtime.errors import MissingExtraError, MsedgeError
 from lite_runtime.native import trust
-from lite_runtime.native.target import Target, host
+from lite_runtime.native.target import host
+from lite_runtime.targets import TARGETS, Shape, Target, with_bases
 
 __all__ = [
     "BuildError",
@@ -58,9 +59,9 @@ NATIVE = os.path.join(ROOT, "native", "prebuilt")
 """The folder of kernels that came with the runtime."""
 MAGIC, PACKED = b"MSKIMG04", b"MSKPCK01"
 """The first bytes of an image file and of a packed one."""
-PAGE = 4096
 HEAD = struct.Struct("<8sII16s")
 """Magic, bytes of the header's text, offset of the code, BLAKE2b-128 of the text."""
+LARGEST_PAGE = 1 << 16
 PACKED_HEAD = struct.Struct("<8s16sQ")
 """Magic, the runtime's identity, size of the image file in the xz stream that follows."""
 
@@ -99,8 +100,8 @@ class ImageFile:
         text = file.read(length)
         if len(text) != length or blake2b(text, digest_size=16).digest() != digest:
             raise self._damaged(f"a header text of {length} bytes with the digest {digest.hex()}", "another text")
-        if start != _start_of_code(length):
-            raise self._damaged(f"code at byte {_start_of_code(length)}", f"at {start}")
+        if not HEAD.size + length <= start < HEAD.size + length + LARGEST_PAGE or start % mmap.ALLOCATIONGRANULARITY:
+            raise self._damaged(f"code at a page ({mmap.ALLOCATIONGRANULARITY} bytes) after the header", f"at {start}")
         try:
             self.identity, *rows = text.decode().split("\n")
             self.families: Mapping[str, list[str]] = {row[0]: row[1:] for row in map(str.split, rows)}
@@ -152,28 +153,30 @@ def _digest(code: bytes | memoryview) -> str:
     return blake2b(code, digest_size=16).hexdigest()
 
 
-def image_file(images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]], identity: str = "") -> bytes:
+def image_file(
+    images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]],
+    identity: str = "",
+    *,
+    page: int = 4096,
+    align: int = 64,
+) -> bytes:
     """The bytes of an image file. families: family -> (code, kernels' offsets). identity: that of its runtime.
 
     Its header is text that can be read quickly: the identity, then one line per family with its name, the start, size
-    and digest of its code, and each kernel's name and offset into the code.
+    and digest of its code, and each kernel's name and offset into the code. The code begins at a multiple of `page`,
+    each family's at a multiple of `align` after that.
     """
     rows = [identity]
     body = bytearray()
     for family, (code, kernels) in sorted(images.items()):
-        body += bytes(-len(body) % 64)
+        body += bytes(-len(body) % align)
         offsets = " ".join(f"{name} {offset}" for name, offset in kernels.items())
         rows.append(f"{family} {len(body)} {len(code)} {_digest(code)} {offsets}")
         body += code
     header = "\n".join(rows).encode()
-    start = _start_of_code(len(header))
+    start = -(-(HEAD.size + len(header)) // page) * page
     head = HEAD.pack(MAGIC, len(header), start, blake2b(header, digest_size=16).digest())
     return (head + header).ljust(start, b"\0") + body
-
-
-def _start_of_code(length: int) -> int:
-    """Offset of the code after a header text of `length` bytes: the next page."""
-    return -(-(HEAD.size + length) // PAGE) * PAGE
 
 
 # -- kernels that came with the runtime --------------------------------------------------------------------------------
@@ -242,9 +245,8 @@ def _unpacked(packed: str, size: int, path: str, identity: str) -> ImageFile:
 
 
 def _natives(target: Target) -> tuple[ImageFile, ...]:
-    """The target's own file, then that of the target without its dot product, which has the code that both share."""
-    names = dict.fromkeys((target.name, target.name.removesuffix("-vnni")))
-    return tuple(file for name in names if (file := _native(name)) is not None)
+    """The target's own file, then those of its bases, which have the code that it shares with them."""
+    return tuple(file for one in with_bases(target) if (file := _native(one.name)) is not None)
 
 
 def identity() -> str:
@@ -285,8 +287,9 @@ def _compiler() -> str:
     return " ".join(sorted(names))
 
 
-# Not compiled here, which would take 1 ms: only runtimes that compile their kernels search for imports.
-_IMPORT = r"(?m)^from lite_runtime\.(kernels\.\w+|steps\.\w+|native\.simd|native\.target) import"
+# Not compiled here, which would take 1 ms: only runtimes that compile their kernels search for imports. Of the table of
+# targets, a target's own row counts, not all of it.
+_IMPORT = r"(?m)^from lite_runtime\.(kernels\.\w+|steps\.\w+|native\.simd|native\.codegen\.operations) import"
 _IMPORT_MODULES = r"(?m)^from lite_runtime\.kernels import ([\w, ]+)$"
 
 
@@ -297,7 +300,7 @@ def _source(module: str) -> bytes:
 
 @cache
 def _sources(module: str) -> tuple[str, ...]:
-    """A module of the runtime and all modules it imports among simd, target and the other kernels, sorted."""
+    """A module of the runtime and all modules it imports among simd, operations, steps and other kernels, sorted."""
     found = {module}
     text = _source(module).decode()
     modules = [f"kernels.{name.strip()}" for names in re.findall(_IMPORT_MODULES, text) for name in names.split(",")]
@@ -307,13 +310,42 @@ def _sources(module: str) -> tuple[str, ...]:
 
 
 @cache
-def _path(family: str, target: Target) -> str:
-    """A family's path in the cache: named by the recipe, its sources, the target and the compiler's versions."""
-    facts = (MAGIC, target.triple, target.cpu, target.features, target.lanes)
-    h = blake2b(repr(facts).encode() + _compiler().encode(), digest_size=12)
-    for source in ("native.compile", "native.link", *_sources(f"kernels.{family}")):
+def _portable_path(family: str, shape: Shape) -> str:
+    """The path in the cache of a family's bitcode for targets of one shape: named by the recipe, its sources and the
+    compiler's versions."""
+    h = blake2b(f"{shape} {_compiler()}".encode(), digest_size=12)
+    for source in ("native.portable", "native.codegen.contraction", *_sources(f"kernels.{family}")):
         h.update(_source(source))
+    return os.path.join(cache_folder(), "kernels", f"{shape}-{family}-{h.hexdigest()}.bc")
+
+
+@cache
+def _path(family: str, target: Target) -> str:
+    """The path in the cache of a family's code: named by what its bitcode depends on, the target, and what makes the
+    one of the other."""
+    facts = (MAGIC, target.triple, target.cpu, target.features, target.dot, target.page)
+    portable = os.path.basename(_portable_path(family, target.shape_of(family)))
+    h = blake2b(repr((portable, facts)).encode(), digest_size=12)
+    others = {t.processor for t in TARGETS} - {target.processor}
+    for name in sorted(os.listdir(os.path.join(ROOT, "native", "codegen"))):
+        if name.endswith(".py") and name[:-3] not in others:
+            h.update(_source(f"native.codegen.{name[:-3]}"))
     return os.path.join(cache_folder(), "kernels", f"{target.name}-{family}-{h.hexdigest()}.img")
+
+
+def read_portable(family: str, shape: Shape) -> bytes | None:
+    """A family's bitcode in the cache; None if it is not there, or damaged."""
+    try:
+        with trust.opened(_portable_path(family, shape)) as file:
+            digest, bitcode = file.read(16), file.read()
+    except OSError:
+        return None
+    return bitcode if blake2b(bitcode, digest_size=16).digest() == digest else None
+
+
+def write_portable(family: str, shape: Shape, bitcode: bytes) -> None:
+    """Keep a family's bitcode in the cache."""
+    trust.write(_portable_path(family, shape), blake2b(bitcode, digest_size=16).digest() + bitcode)
 
 
 def kept() -> dict[str, str]:
@@ -414,15 +446,17 @@ def function(family: str, name: str, *arguments: Any) -> Any:
 def prepare(
     wanted: Iterable[str] | None = None,
     *,
+    target: Target | None = None,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     nice: int = 0,
 ) -> list[str]:
-    """Compile the families (default: all) that are not compiled yet; returns their names. `progress` is called now and
-    then with the number of finished families and of all; an exception that it raises ends the compilers. Without it, a
-    line is written to stderr when compiling begins and when it ends. nice: how far the compilers' priority is lowered.
+    """Compile the families (default: all) that are not compiled yet; returns their names. target: any; by default this
+    machine's. `progress` is called now and then with the number of finished families and of all; an exception that it
+    raises ends the compilers. Without it, a line is written to stderr when compiling begins and when it ends. nice: how
+    far the compilers' priority is lowered.
     """
-    target = host()
+    target = target or host()
     if target is None:
         return []
     own = {family for file in _natives(target) for family in file.families}
@@ -442,13 +476,17 @@ def prepare(
     if progress is None:
         print(f"msedge: compiling kernels for {target.name}, once: {' '.join(missing)}", file=sys.stderr, flush=True)
     # In a separate process: Numba reads NUMBA_OPT when imported, and the compiler's memory is freed when it ends.
-    environment = {**os.environ, "NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0", "MSEDGE_TARGET": target.name}
+    environment = {**os.environ, "NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(ROOT), os.environ.get("PYTHONPATH"))))
-    shares = _shares(missing, jobs)
-    command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.native.compile"]
+    shares = _shares(missing, jobs, target)
+    command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.native.compile", target.name]
     running = [
         subprocess.Popen(
-            [*command, *share], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*command, *share],
+            env={**environment, "MSEDGE_SHAPE": str(target.shape_of(share[0]))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for share in shares
     ]
@@ -477,10 +515,17 @@ def prepare(
     return missing
 
 
-def _shares(wanted: Iterable[str], jobs: int) -> list[list[str]]:
-    """Families for each process, largest first; the length of a family's source is the estimate of its compile time."""
-    loads: list[tuple[int, list[str]]] = [(0, []) for _ in range(jobs)]
-    for size, family in sorted((len(_source(f"kernels.{f}")), f) for f in wanted)[::-1]:
-        load, share = min(loads, key=lambda entry: entry[0])
-        loads[loads.index((load, share))] = (load + size, [*share, family])
+def _shares(wanted: Iterable[str], jobs: int, target: Target) -> list[list[str]]:
+    """Families for each process, all of one shape, largest first; the length of a family's source is the estimate of
+    its compile time."""
+    by_shape: dict[Shape, list[tuple[int, str]]] = {}
+    for family in wanted:
+        by_shape.setdefault(target.shape_of(family), []).append((len(_source(f"kernels.{family}")), family))
+    loads: list[tuple[int, list[str]]] = []
+    for families in sorted(by_shape.values(), key=len):  # the few that have another shape get a process of their own
+        own: list[tuple[int, list[str]]] = [(0, []) for _ in range(min(len(families), max(1, jobs - len(loads))))]
+        for size, family in sorted(families)[::-1]:
+            load, share = min(own, key=lambda entry: entry[0])
+            own[own.index((load, share))] = (load + size, [*share, family])
+        loads += own
     return [share for _, share in loads]

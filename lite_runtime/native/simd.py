@@ -12,7 +12,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.core.datamodel import models, register_default
 from numba.core.imputils import lower_builtin, lower_constant, lower_getattr_generic
 from numba.core.typing import signature
@@ -20,13 +19,14 @@ from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, inf
 from numba.extending import intrinsic, typeof_impl
 
 from lite_runtime.native.checking import check
-from lite_runtime.native.target import Target, host
+from lite_runtime.native.codegen.operations import call, declare
+from lite_runtime.native.target import shape
 from lite_runtime.steps.declaration import FLAGS, Named, Step, fields_of
 
-TARGET: Target | None = host()
-LANES = TARGET.lanes if TARGET else 4
+SHAPE = shape()
+LANES, INDEXED = SHAPE.lanes, SHAPE.indexed
 
-_I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()
 
 
@@ -230,7 +230,6 @@ class VecType(types.Type):
 
 vec = VecType()
 _VEC = ir.VectorType(_F32, LANES)
-_MASK = ir.VectorType(_I1, LANES)
 
 
 @register_default(VecType)
@@ -258,16 +257,17 @@ for _op, _emit in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul
     _operator(_op, _emit)
 
 
-def declare(builder: Any, name: str, result: ir.Type, *arguments: ir.Type) -> Any:
-    """An LLVM intrinsic's declaration in the builder's module."""
-    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
-
-
 def emit_splat(builder: Any, scalar: Any, type_: ir.VectorType = _VEC) -> Any:
     """A vector whose lanes all hold `scalar`."""
     undefined = ir.Constant(type_, ir.Undefined)
     one = builder.insert_element(undefined, scalar, _I32(0))
     return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_I32, type_.count), [0] * type_.count))
+
+
+def emit_lane(builder: Any, vector: Any, i: int) -> Any:
+    """A vector whose lanes all hold lane `i` of `vector`: part of an instruction where targets are INDEXED."""
+    lanes = ir.Constant(ir.VectorType(_I32, vector.type.count), [i] * vector.type.count)
+    return builder.shuffle_vector(vector, vector, lanes)
 
 
 def emit_mask(builder: Any, n: Any) -> Any:
@@ -281,8 +281,7 @@ def emit_load(builder: Any, pointer: Any, mask: Any = None) -> Any:
     where = builder.bitcast(pointer, _VEC.as_pointer())
     if mask is None:
         return builder.load(where, align=4, typ=_VEC)
-    function = declare(builder, f"llvm.masked.load.v{LANES}f32.p0", _VEC, _VEC.as_pointer(), _I32, _MASK, _VEC)
-    return builder.call(function, [where, _I32(4), mask, ir.Constant(_VEC, [0.0] * LANES)])
+    return call(builder, "load_first", LANES, where, mask, ir.Constant(_VEC, [0.0] * LANES))
 
 
 def emit_store(builder: Any, value: Any, pointer: Any, mask: Any = None) -> None:
@@ -291,10 +290,7 @@ def emit_store(builder: Any, value: Any, pointer: Any, mask: Any = None) -> None
     if mask is None:
         builder.store(value, where, align=4)
         return
-    function = declare(
-        builder, f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), _VEC, _VEC.as_pointer(), _I32, _MASK
-    )
-    builder.call(function, [value, where, _I32(4), mask])
+    call(builder, "store_first", LANES, value, where, mask)
 
 
 _F32P = types.CPointer(types.float32)
@@ -367,12 +363,26 @@ def _ternary(name: str, arity: int) -> Any:
     return call
 
 
-FMA = "fma" if TARGET is None or TARGET.lanes > 4 else "fmuladd"
-"""LLVM's intrinsic for a * b + c: rounded once if the target has the instruction; if not, twice, which avoids a call
-into libm."""
+FMA = "fma" if SHAPE.fused else "fmuladd"
+"""LLVM's intrinsic for a * b + c: rounded once if targets of this shape have the instruction; if not, twice, which
+avoids a call into libm."""
 vfma = _ternary(FMA, 3)
 """a * b + c."""
-vsqrt, vabs, vfloor = _ternary("sqrt", 1), _ternary("fabs", 1), _ternary("floor", 1)
+vsqrt, vabs = _ternary("sqrt", 1), _ternary("fabs", 1)
+
+
+def _rounded(name: str, kind: Any, lanes: int) -> Any:
+    """One of the operations that round to whole numbers, on vectors or on scalars."""
+
+    @intrinsic
+    def rounded(typing, a):
+        return kind(kind), lambda context, builder, sig, args: call(builder, name, lanes, *args)
+
+    return rounded
+
+
+vfloor, vrint = (_rounded(name, vec, LANES) for name in ("floor", "rint"))
+"""Each lane rounded to a whole number: down; to the nearest, halves to even."""
 
 
 def emit_fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
@@ -459,9 +469,9 @@ def _scalar(name: str, arity: int) -> Any:
 
 
 fma = _scalar(FMA, 3)
-sqrt, fabs, floor, ceil, trunc, rint = (_scalar(n, 1) for n in ("sqrt", "fabs", "floor", "ceil", "trunc", "nearbyint"))
-copysign = _scalar("copysign", 2)
-"""float32 functions for which the target has an instruction (SSE4.1 and later), so no call remains."""
+sqrt, fabs, copysign = _scalar("sqrt", 1), _scalar("fabs", 1), _scalar("copysign", 2)
+floor, ceil, trunc, rint = (_rounded(name, types.float32, 1) for name in ("floor", "ceil", "trunc", "rint"))
+"""float32 functions that no target computes by a call of a library."""
 
 
 def _on_stack(builder: Any, kind: ir.Type) -> Any:

@@ -1,7 +1,9 @@
 """Contents of a device's wheel: the runtime's files without the kernels' source, and every target's compiled kernels.
 
-    python -m lite_runtime.native.wheel FOLDER [TARGET…]     fill a folder with them,
-    for all targets by default; needs numba
+    python -m lite_runtime.native.wheel FOLDER [TARGET…]     fill a folder with them; needs numba
+
+A target is a name of `lite_runtime.targets`, or linux-x86_64 (the default), linux-aarch64, linux-armv7 or linux-riscv64
+for all of a processor's. This machine need not be able to run them.
 
 The size matters for a device. The machine code of five targets takes 4 MB; with the code that a target shares with its
 dot-product variant stored once, and packed by xz, 0.9 MB (zlib: 1.2). The references, whose source and bytecode take
@@ -15,7 +17,6 @@ import lzma
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -25,12 +26,21 @@ from lite_runtime._blake import blake2b
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import MsedgeError
 from lite_runtime.native import build, trust
-from lite_runtime.native.target import TARGETS, Target
+from lite_runtime.targets import TARGETS, Target, named, with_bases
 
-__all__ = ["device_files", "fill", "pack"]
+__all__ = ["DEFAULTS", "SYSTEMS", "device_files", "expanded", "fill", "pack", "platforms"]
 
+SYSTEMS = {
+    "linux-x86_64": "manylinux2014_x86_64.musllinux_1_1_x86_64",
+    "linux-aarch64": "manylinux2014_aarch64.musllinux_1_1_aarch64",
+    "linux-armv7": "manylinux2014_armv7l.musllinux_1_1_armv7l",
+    "linux-riscv64": "manylinux_2_31_riscv64.musllinux_1_2_riscv64",
+}
+"""Systems for which there are wheels, with pip's names of their platforms: kernels call no C library, so any will do.
+"""
+DEFAULTS = ("linux-x86_64",)
 DEVELOPER = frozenset(
-    {"native/checking.py", "native/compile.py", "native/link.py", "native/simd.py", "native/user.py", "native/wheel.py"}
+    {f"native/{name}.py" for name in ("checking", "compile", "portable", "simd", "user", "wheel")}
 )
 """Files of the runtime that only compiling needs, in addition to the kernels' source."""
 SERVER = frozenset(
@@ -55,7 +65,7 @@ def device_files(root: str) -> list[str]:
     """
     found = []
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in ("__pycache__", "kernels", "prebuilt")]
+        folders[:] = [name for name in folders if name not in ("__pycache__", "codegen", "kernels", "prebuilt")]
         inside = os.path.relpath(folder, root)
         wanted = (name for name in names if name.endswith(".py") or name == "py.typed")
         found += [os.path.normpath(os.path.join(inside, name)) for name in wanted]
@@ -67,8 +77,30 @@ def device_files(root: str) -> list[str]:
     return [*found, *(f"kernels/{name}.py" for name in sorted({"__init__", *tables}))]
 
 
+def expanded(names: Sequence[str]) -> list[Target]:
+    """The targets with these names, among which a system's stands for all of its own. Raises MsedgeError for others."""
+    found: dict[str, Target] = {}
+    for name in names:
+        found |= {t.name: t for t in TARGETS if _system(t) == name} if name in SYSTEMS else {name: named(name)}
+    return list(found.values())
+
+
+def _system(target: Target) -> str:
+    return f"linux-{target.processor}"
+
+
+def platforms(names: Sequence[str]) -> str:
+    """The platforms in the name of a wheel with the kernels of these targets. Raises MsedgeError if they are of several
+    processors, as a device installs one wheel."""
+    systems = sorted({_system(target) for target in expanded(names)})
+    if len(systems) != 1:
+        raise MsedgeError(f"expected targets of one processor in a wheel, got those of {', '.join(systems)}")
+    return SYSTEMS[systems[0]]
+
+
 def fill(folder: str, names: Sequence[str]) -> None:
-    """Fill `folder` with what a device installs as `lite_runtime`: its files, and the kernels of the given targets."""
+    """Fill `folder` with what a device installs as `lite_runtime`: its files, and the kernels of the given targets
+    (`expanded`)."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     with zipfile.ZipFile(os.path.join(folder, ARCHIVE), "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -92,29 +124,20 @@ _TABLES = re.compile(r"^\s*from lite_runtime\.kernels(?:\.| import )(\w+)", re.M
 def pack(into: str, names: Sequence[str]) -> None:
     """Write `<target>.xz` for each given target into a folder, which becomes `build.NATIVE` on a device.
 
-    A family whose code is the same without the target's dot product is packed once, with the target without it.
+    A family whose code is the same for one of the target's bases is packed once, with the base.
     """
-    known = {target.name: target for target in TARGETS}
-    if unknown := sorted(set(names) - set(known)):
-        raise MsedgeError(f"expected targets of {', '.join(known)}, got {', '.join(unknown)}")
-    targets = [known[name] for name in names]
+    targets = expanded(names)
     for target in targets:
-        path = os.pathsep.join(filter(None, (os.path.dirname(build.ROOT), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "MSEDGE_TARGET": target.name, "PYTHONPATH": path}
-        subprocess.run(
-            [sys.executable, "-c", "from lite_runtime.native import build; build.prepare()"],
-            env=environment,
-            check=True,
-        )
-    images = {target.name: _images(target) for target in targets}
-    for name, own in images.items():
-        common = images.get(name.removesuffix("-vnni"), {}) if name.endswith("-vnni") else {}
-        for family in [f for f, (code, kernels) in own.items() if common.get(f) == (code, kernels)]:
-            del own[family]
+        build.prepare(target=target)
+    whole = {target.name: _images(target) for target in targets}
+    images = {}
+    for target in targets:
+        bases = [whole[base.name] for base in with_bases(target)[1:] if base.name in whole]
+        images[target.name] = {f: code for f, code in whole[target.name].items() if all(b[f] != code for b in bases)}
     identity = _identity(images)
     os.makedirs(into, exist_ok=True)
     for name, own in images.items():
-        content = build.image_file(own, identity.hex())
+        content = build.image_file(own, identity.hex(), page=named(name).page, align=named(name).align)
         head = build.PACKED_HEAD.pack(build.PACKED, identity, len(content))
         packed = lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
         write_atomically(os.path.join(into, f"{name}.xz"), head + packed)
@@ -143,4 +166,4 @@ def _identity(images: Mapping[str, Mapping[str, tuple[bytes, Mapping[str, int]]]
 
 
 if __name__ == "__main__":
-    fill(sys.argv[1], sys.argv[2:] or [target.name for target in TARGETS])
+    fill(sys.argv[1], sys.argv[2:] or DEFAULTS)

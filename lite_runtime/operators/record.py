@@ -3,10 +3,9 @@
 An attribute is written `name:kind`, followed in this order, where they apply, by `!` if it is required, `(a|b)` for the
 strings it may hold, `=number` for ONNX's default. Kinds: i int, f float, s string; I, F, S tuples of these; T array,
 G graph, * anything.
-
-Annotations are evaluated in this module: as strings they would make typing three times slower at creating the record
-class, at every start.
 """
+
+from __future__ import annotations
 
 from typing import Literal
 

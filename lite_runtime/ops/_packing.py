@@ -85,7 +85,7 @@ def pack_filters(b: Binder, w: Operand, filters: Filters, vectors: int) -> Opera
     if w.value is not None:
 
         def pack(value: Array) -> Array:
-            return np.concatenate([panels(matrix, b.lanes, vectors) for matrix in filters.matrices(value)])
+            return np.concatenate([panels(matrix, b.target.shape, vectors) for matrix in filters.matrices(value)])
 
         return b.packed(w, f"filters {b.lanes} {vectors} {' '.join(map(str, filters))}", pack)
     f = filters

@@ -11,6 +11,7 @@ import numpy as np
 from lite_runtime.graph import Array
 from lite_runtime.ops.activation import ACTIVATIONS, activation
 from lite_runtime.ops.registry import Binder, NoKernel, Operand
+from lite_runtime.targets import Shape
 
 __all__ = ["NO_ACTIVATION", "Finish", "finish_of", "panels", "tile_vectors", "widths"]
 
@@ -34,7 +35,7 @@ NO_ACTIVATION = Finish(low=-math.inf, high=math.inf, activation=0, alpha=0.0, be
 RELU, CLIP = ACTIVATIONS["Relu"].code, ACTIVATIONS["Clip"].code
 
 
-def tile_vectors(columns: int, lanes: int) -> int:
+def tile_vectors(columns: int, shape: Shape) -> int:
     """Vectors of a full panel, 1 to 4; the last panel may be narrower, so that no vector is wasted.
 
     With 32 registers, 6 x 4 and 8 x 3 are equally fast, and the width that divides the columns wins: the products of
@@ -42,28 +43,28 @@ def tile_vectors(columns: int, lanes: int) -> int:
     With 16 registers, 4 vectors of weights and 12 sums leave none for the other operand: 3 are 1.9 times as fast (1050
     and 559 µs for MobileNetV2's three 196 x 576 x 96 under AVX2), and 2 where 4 would be split into 3 and 1.
     """
-    vectors = -(-columns // lanes)
-    if lanes < 16:
+    vectors = -(-columns // shape.lanes)
+    if shape.vectors < 32:
         return 2 if vectors == 4 else min(vectors, 3)
     if vectors <= 4:
         return vectors
     return 3 if vectors % 3 == 0 and vectors % 4 else 4
 
 
-def widths(rows: int, columns: int, lanes: int) -> tuple[str, ...]:
+def widths(rows: int, columns: int, shape: Shape) -> tuple[str, ...]:
     """Candidate numbers of vectors for a panel, the rule's choice first. One row leaves registers free, so the widest
     is best: 1000 columns of 1280 take 84 µs in fours, 103 in threes."""
-    most = min(4, -(-columns // lanes))
-    rule = most if rows == 1 else tile_vectors(columns, lanes)
+    most = min(4, -(-columns // shape.lanes))
+    rule = most if rows == 1 else tile_vectors(columns, shape)
     return (str(rule), *(str(n) for n in range(2, most + 1) if n != rule))
 
 
-def panels(matrix: Array, lanes: int, vectors: int = 0) -> Array:
+def panels(matrix: Array, shape: Shape, vectors: int = 0) -> Array:
     """(k, n) -> panels of `vectors` (or tile_vectors(n)) * lanes columns, each (k, width), zero-padded after column n;
     the last may be narrower by whole vectors. float32, flat."""
     k, n = matrix.shape
-    width = (vectors or tile_vectors(n, lanes)) * lanes
-    padded = -(-n // lanes) * lanes
+    width = (vectors or tile_vectors(n, shape)) * shape.lanes
+    padded = -(-n // shape.lanes) * shape.lanes
     whole = np.zeros((k, padded), np.float32)
     whole[:, :n] = matrix
     return np.concatenate([whole[:, at : at + width].ravel() for at in range(0, padded, width)])

@@ -24,6 +24,7 @@ from lite_runtime.ops._panels import tile_vectors
 from lite_runtime.ops.registry import Binder, NoKernel, Operand
 from lite_runtime.reference.fixed_point import multiplier_of, short_multiplier_of
 from lite_runtime.reference.qlinear import bounds_of
+from lite_runtime.targets import Shape
 
 __all__ = [
     "BYTE",
@@ -33,6 +34,7 @@ __all__ = [
     "block_order",
     "cut",
     "factors",
+    "fours_first",
     "full_vectors",
     "moving_operands",
     "panel_bytes",
@@ -56,11 +58,13 @@ _BYTES = ("int8", "uint8")
 
 class Cut(NamedTuple):
     """A reduction split into dwords: their byte offsets from a row's start, and (dwords, 4 or 2) indices of the
-    weights for each, -1 for none. `depth`: elements of a tap."""
+    weights for each, -1 for none. `depth`: elements of a tap. `fours`: how many groups of four adjacent dwords come
+    first."""
 
     places: tuple[int, ...]
     source: Array
     depth: int
+    fours: int = 0
 
     @property
     def slack(self) -> bool:
@@ -84,16 +88,32 @@ def cut(taps: Sequence[int], depth: int, size: int = 1) -> Cut:
     return Cut(tuple(size * (tap + start) for tap in taps for start in starts), source, depth)
 
 
-def full_vectors(columns: int, lanes: int, shifted: bool) -> int:
+def fours_first(whole: Cut) -> Cut:
+    """The same dwords, those that are adjacent in fours before the others; their sums are the same."""
+    places, together, alone, at = whole.places, list[int](), list[int](), 0
+    while at < len(places):
+        if places[at : at + 4] == tuple(range(places[at], places[at] + 16, 4)):
+            together += range(at, at + 4)
+            at += 4
+        else:
+            alone.append(at)
+            at += 1
+    order = together + alone
+    return whole._replace(
+        places=tuple(places[i] for i in order), source=whole.source[order], fours=len(together) // 4
+    )
+
+
+def full_vectors(columns: int, shape: Shape, shifted: bool) -> int:
     """Vectors of a full panel, without its vector of ones."""
-    return min(tile_vectors(columns, lanes), 3 if shifted else 4)
+    return min(tile_vectors(columns, shape), 3 if shifted else 4)
 
 
-def quantised_panels(matrix: Array, source: Array, lanes: int, shifted: bool) -> Array:
+def quantised_panels(matrix: Array, source: Array, shape: Shape, shifted: bool) -> Array:
     """(k, n) -> the layout for qgemm and qwide: panels of [dword][column][4 bytes], flat; `shifted`: followed by
     ones."""
-    n = matrix.shape[1]
-    width, padded = full_vectors(n, lanes, shifted) * lanes, -(-n // lanes) * lanes
+    n, lanes = matrix.shape[1], shape.lanes
+    width, padded = full_vectors(n, shape, shifted) * lanes, -(-n // lanes) * lanes
     held = np.zeros((matrix.shape[0] + 1, padded), matrix.dtype)
     held[:-1, :n] = matrix
     dwords = held[source].transpose(0, 2, 1)  # (dword, column, 4 or 2)
@@ -103,10 +123,11 @@ def quantised_panels(matrix: Array, source: Array, lanes: int, shifted: bool) ->
     return np.concatenate(list(parts))
 
 
-def panel_bytes(dwords: int, columns: int, lanes: int, shifted: bool) -> int:
+def panel_bytes(dwords: int, columns: int, shape: Shape, shifted: bool) -> int:
     """Bytes of the `quantised_panels` of a matrix."""
+    lanes = shape.lanes
     padded = -(-columns // lanes) * lanes
-    width = full_vectors(columns, lanes, shifted) * lanes
+    width = full_vectors(columns, shape, shifted) * lanes
     return 4 * dwords * (padded + (-(-padded // width) * lanes if shifted else 0))
 
 
@@ -279,16 +300,20 @@ class Terms:
     y_scale: np.float32 | None
     y_zero: int
     bias: Operand | None
+    signed: bool
+    """Whether the target multiplies signed bytes of activations; otherwise unsigned ones."""
 
     @property
     def flip(self) -> int:
         """The mask by which the activations' bytes are flipped."""
-        return 128 if self.x.dtype == "int8" else 0
+        return 128 if self.size == 1 and (self.x.dtype == "int8") != self.signed else 0
 
     @property
     def known_zero(self) -> int:
-        """The known part of zx', the zero point of the activations as the kernel reads them."""
-        return self.flip + (self.x_zero if isinstance(self.x_zero, int) else 0)
+        """The known part of zx', the zero point of the activations as the kernel reads them: flipping adds 128 to
+        signed ones and subtracts it from unsigned ones."""
+        moved = self.flip if self.x.dtype == "int8" else -self.flip
+        return moved + (self.x_zero if isinstance(self.x_zero, int) else 0)
 
     @property
     def wide(self) -> bool:
@@ -356,6 +381,7 @@ def terms_of(b: Binder, columns: int) -> Terms:
         y_scale=None if y_scale is None else np.float32(_fixed(y_scale)),
         y_zero=0 if y_zero is None else int(_fixed(y_zero)),
         bias=bias if bias is not None and bias.size else None,
+        signed=b.target.signed,
     )
 
 

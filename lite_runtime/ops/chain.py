@@ -285,8 +285,6 @@ def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output
         loads.append(steps.Load(0, codes.OUTPUT, registers.result, last, 0, _padded((), rank)))
     kinds = codes.KINDS if program.store is None else codes.QUANTISED
     store = steps.Store(kinds[program.dtype], registers.result, last, machine.parameters(program.store or ()))
-    if "float16" in [program.dtype, output.dtype, *(o.dtype for o in operands)] and b.lanes < 8:
-        raise NoKernel("float16 on a target without its conversion instructions")
     b.emit(
         steps.Chain(
             sources=tuple(operands),

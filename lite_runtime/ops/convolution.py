@@ -427,7 +427,7 @@ def _spread(b: Binder, t: _Transposed, x: Operand, w: Operand, group: int, bias:
     p.out_row, p.column_step = group * filters.columns, 4 * x.shape[-1]
     p.groups, p.group_a, p.group_w = group, 4 * p.depth, 4 * packed_size(p.depth, p.columns, b.lanes)
     spreads = b.scratch("float32", (p.rows, p.out_row))
-    packed = pack_filters(b, w, filters, tile_vectors(p.columns, b.lanes))
+    packed = pack_filters(b, w, filters, tile_vectors(p.columns, b.target.shape))
     emit_product(b, p, x, packed, None, None, spreads, activate=False)
     _emit_sums(b, t, "transposed.f32_gather", spreads, None, bias, out, group)
 

@@ -95,7 +95,7 @@ class Product:
         """Let the machine's tuning results choose the panels' width; for constant weights."""
         rows = self.rows * self.batches
         key = f"f32 panels {rows}x{self.columns}x{len(self.taps) * self.depth}"
-        options = widths(rows, self.columns, b.lanes)
+        options = widths(rows, self.columns, b.target.shape)
         self.vectors = int(b.choose(key, options)) if len(options) > 1 else int(options[0])
 
 
@@ -125,7 +125,7 @@ def emit_product(
             columns=p.columns,
             taps=len(p.taps),
             depth=p.depth,
-            vectors=p.vectors or tile_vectors(p.columns, b.lanes),
+            vectors=p.vectors or tile_vectors(p.columns, b.target.shape),
             c_row=p.out_row,
             per_image=p.per_image,
             per_line=p.per_row,
@@ -240,7 +240,7 @@ def _pack(
         def pack(value: Array) -> Array:
             matrices = value.reshape(batches, *((n, k) if trans else (k, n)))
             turned = (m.T if trans else m for m in matrices)
-            return np.concatenate([panels(m * np.float32(factor), b.lanes, vectors) for m in turned])
+            return np.concatenate([panels(m * np.float32(factor), b.target.shape, vectors) for m in turned])
 
         return b.packed(right, f"panels {trans} {factor} {b.lanes} {vectors}", pack)
     size = packed_size(k, n, b.lanes)
@@ -270,7 +270,7 @@ def emit_pack(
             packed=packed,
             depth=depth,
             columns=columns,
-            vectors=tile_vectors(columns, b.lanes),
+            vectors=tile_vectors(columns, b.target.shape),
             row_step=row_step,
             column_step=column_step,
             batches=count,

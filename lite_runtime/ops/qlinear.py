@@ -158,14 +158,14 @@ class _Weights:
     weight_sum: Operand
 
 
-def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operand, w: _Weights, shift: Array) -> None:
+def _emit(b: Binder, p: _Product, t: q.Terms, split: q.Cut, a: Operand, w: _Weights, shift: Array) -> None:
     """Append the step; `shift`: a column's real bias."""
     out, lanes = b.outputs[0], b.lanes
     assert out is not None
     r = q.result_of(b, t, out)
     target = q.sums_of(b, r, out)
     table = -(-p.columns // lanes) * lanes * (8 if t.wide else 4)  # bytes of a batch's biases
-    panel = q.panel_bytes(len(places), p.columns, lanes, t.shifted)
+    panel = q.panel_bytes(len(split.places), p.columns, b.target.shape, t.shifted)
     scale, column_shift = q.factors(b, t, r.kind, shift, p.groups)
     declared = (
         steps.X16GemmDeep if t.deep else steps.X16Gemm if t.wide else steps.X8GemmShifted if t.shifted else steps.X8Gemm
@@ -174,7 +174,7 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
         declared(
             a=a,
             w=w.panels,
-            places=b.constant(np.array(places, np.int64)),
+            places=b.constant(np.array(split.places, np.int64)),
             bias=w.bias,
             scale=b.constant(scale),
             shift=b.constant(column_shift),
@@ -184,8 +184,9 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
             c=target,
             rows=p.rows,
             columns=p.columns,
-            dwords=len(places),
-            vectors=q.full_vectors(p.columns, lanes, t.shifted),
+            dwords=len(split.places),
+            fours=split.fours,
+            vectors=q.full_vectors(p.columns, b.target.shape, t.shifted),
             size=r.size,
             c_row=p.groups * p.columns,
             per_image=p.per_image,
@@ -213,6 +214,12 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
     q.settle(b, t, r, target, out)
 
 
+def _cut(b: Binder, t: q.Terms, taps: Sequence[int], depth: int) -> q.Cut:
+    """The reduction in dwords, in the order that the target's kernel wants."""
+    split = q.cut(taps, depth, t.size)
+    return q.fours_first(split) if b.target.shape.indexed and not t.wide else split
+
+
 def _constant_weights(
     b: Binder, t: q.Terms, matrices: str, split: q.Cut, groups: int, arrange: Callable[[Array], Array]
 ) -> _Weights:
@@ -224,7 +231,7 @@ def _constant_weights(
         whole = arrange(q.signed(w))
         if t.wide:
             whole = whole.astype(np.int16) - t.w_zero.reshape(groups, 1, -1).astype(np.int16)
-        return np.concatenate([q.quantised_panels(m, split.source, lanes, shifted) for m in whole])
+        return np.concatenate([q.quantised_panels(m, split.source, b.target.shape, shifted) for m in whole])
 
     def sums(w: Array) -> Array:
         return np.asarray(arrange(q.signed(w)).sum(1, dtype=np.int64))
@@ -290,13 +297,13 @@ def _convolution(b: Binder, g: Geometry, group: int, t: q.Terms) -> None:
     if g.kernel == g.strides == (1, 1) and g.out == (high, wide):  # every pixel is a row, without gaps
         p.per_image = p.per_row = p.rows
     p.groups, p.group_a, p.rows_a_scale = group, depth, prod(g.out)
-    split = q.cut(taps, p.depth, t.size)
+    split = _cut(b, t, taps, p.depth)
 
     def arrange(w: Array) -> Array:  # (group, tap * depth, column)
         return w.reshape(group, columns, depth, -1).transpose(0, 3, 2, 1).reshape(group, -1, columns)
 
     weights = _constant_weights(b, t, f"conv {group}", split, group, arrange)
-    _emit(b, p, t, split.places, image, weights, _real_bias(t, group * columns))
+    _emit(b, p, t, split, image, weights, _real_bias(t, group * columns))
 
 
 def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
@@ -485,7 +492,7 @@ def _(b: Binder) -> None:
     if t.moving not in (1, prod(left_shape[:-1])) or (t.moving > 1 and p.batches > 1 and p.batch_a == 0):
         raise NoKernel(f"{t.moving} scales for rows of {list(left_shape)}")
     p.rows_a_scale = 1
-    split = q.cut((0,), k, t.size)
+    split = _cut(b, t, (0,), k)
     weights = _right(b, t, split, batch_b, k, n, turned)
     if split.slack:
         copy = b.scratch(a.dtype, (a.size + 3 // t.size,))
@@ -507,7 +514,7 @@ def _(b: Binder) -> None:
             )
         )
         a = copy
-    _emit(b, p, t, split.places, a, weights, _real_bias(t, n))
+    _emit(b, p, t, split, a, weights, _real_bias(t, n))
 
 
 def _step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> int:
@@ -533,7 +540,8 @@ def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, tu
         return _right_of_shorts(b, t, split, batches, k, n, turned)
     if t.bias is not None and t.bias.dtype == "int32" and len(t.bias.shape) != 1:
         raise NoKernel(f"a bias of shape {list(t.bias.shape)}")
-    lanes, padded, size = b.lanes, -(-n // b.lanes) * b.lanes, q.panel_bytes(len(split.places), n, b.lanes, t.shifted)
+    lanes, shape = b.lanes, b.target.shape
+    padded, size = -(-n // lanes) * lanes, q.panel_bytes(len(split.places), n, shape, t.shifted)
     packed = b.scratch("uint8", (batches * size,))
     bias, weight_sum = (b.scratch("int32", (batches, padded)) for _ in range(2))
     row_step, column_step = (1, k) if turned else (n, 1)
@@ -546,7 +554,7 @@ def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, tu
             sums=weight_sum,
             depth=k,
             columns=n,
-            vectors=q.full_vectors(n, lanes, t.shifted),
+            vectors=q.full_vectors(n, shape, t.shifted),
             ones=int(t.shifted),
             row_step=row_step,
             column_step=column_step,
@@ -567,7 +575,7 @@ def _right_of_shorts(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, 
     """A computed right operand of int16, packed by a step."""
     if t.w_zero.any() or t.known_zero or t.bias is not None:
         raise NoKernel("zero points or a bias with a computed operand of int16")
-    size, padded = q.panel_bytes(len(split.places), n, b.lanes, False), -(-n // b.lanes) * b.lanes
+    size, padded = q.panel_bytes(len(split.places), n, b.target.shape, False), -(-n // b.lanes) * b.lanes
     packed = b.scratch("uint8", (batches * size,))
     row_step, column_step = (1, k) if turned else (n, 1)
     step = steps.X16Pack(
@@ -575,7 +583,7 @@ def _right_of_shorts(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, 
         packed=packed,
         depth=k,
         columns=n,
-        vectors=q.full_vectors(n, b.lanes, False),
+        vectors=q.full_vectors(n, b.target.shape, False),
         row_step=row_step,
         column_step=column_step,
         batches=batches,

@@ -19,6 +19,7 @@ from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Node, Spec
 from lite_runtime.steps.declaration import Step
 from lite_runtime.steps.operand import Operand
+from lite_runtime.targets import Target
 
 __all__ = ["BINDS", "INFERS", "Binder", "DataDependent", "Inference", "NoKernel", "Operand", "Spec", "bind", "infer"]
 
@@ -80,6 +81,8 @@ class Binder(Protocol):
     `outputs[i]`."""
 
     node: Node
+    target: Target
+    """Whose kernels run the steps."""
     lanes: int
     """float32 elements in one vector of the target."""
 

@@ -12,6 +12,7 @@ from lite_runtime.ops._checks import one_of
 from lite_runtime.ops._panels import broadcast, column_bias, finish_of, tile_vectors
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 from lite_runtime.reference.narrow import unpack4
+from lite_runtime.targets import Shape
 
 __all__: list[str] = []
 
@@ -102,7 +103,7 @@ def _(b: Binder) -> None:
             rows=a.size // depth,
             columns=columns,
             depth=depth,
-            vectors=tile_vectors(columns, b.lanes),
+            vectors=tile_vectors(columns, b.target.shape),
             block=min(block, depth),
             **finish,
         ),
@@ -126,7 +127,7 @@ def _panels(
         return whole if not middle else (whole.astype(np.int16) - middle).astype(np.int8)
 
     def pack(value: Array) -> Array:
-        return _in_panels(_nibbles(matrix(value)) if kind == "i4" else matrix(value), lanes)
+        return _in_panels(_nibbles(matrix(value)) if kind == "i4" else matrix(value), b.target.shape)
 
     panels = b.packed(right, f"narrow {kind} {turned} {shape} {signed} {lanes}", pack)
     if scale is None:
@@ -138,7 +139,7 @@ def _panels(
         whole = value.T if turned and value.ndim == 2 else value
         return np.broadcast_to(whole, (blocks, columns))
 
-    scales = b.packed(scale, f"narrow scales {turned} {sizes} {lanes}", lambda s: _in_panels(table(s), lanes))
+    scales = b.packed(scale, f"narrow scales {turned} {sizes} {lanes}", lambda s: _in_panels(table(s), b.target.shape))
     if zero is None and not middle:
         return panels, scales, None
     points = np.zeros((), np.int64) if zero is None or zero.value is None else zero.value.astype(np.int64)
@@ -147,13 +148,13 @@ def _panels(
         return panels, scales, None
     assert scale.value is not None
     offsets = (table(scale.value) * table(off).astype(np.float32)).astype(np.float32)
-    return panels, scales, b.constant(_in_panels(offsets, lanes))
+    return panels, scales, b.constant(_in_panels(offsets, b.target.shape))
 
 
-def _in_panels(matrix: Array, lanes: int) -> Array:
+def _in_panels(matrix: Array, shape: Shape) -> Array:
     """(k, n) -> panels of tile_vectors(n) * lanes columns, each (k, width), zero-padded after column n, flat."""
-    k, n = matrix.shape
-    width, padded = tile_vectors(n, lanes) * lanes, -(-n // lanes) * lanes
+    (k, n), lanes = matrix.shape, shape.lanes
+    width, padded = tile_vectors(n, shape) * lanes, -(-n // lanes) * lanes
     whole = np.zeros((k, padded), matrix.dtype)
     whole[:, :n] = matrix
     return np.concatenate([whole[:, at : at + width].ravel() for at in range(0, padded, width)])

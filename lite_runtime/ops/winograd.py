@@ -13,6 +13,7 @@ from lite_runtime.ops._geometry import Geometry
 from lite_runtime.ops._packing import Filters
 from lite_runtime.ops._panels import column_bias, finish_of, tile_vectors
 from lite_runtime.ops.registry import Binder, Operand
+from lite_runtime.targets import Shape
 
 __all__ = ["bind_winograd", "points", "tile_size", "transformed"]
 
@@ -73,17 +74,17 @@ def points(m: int) -> Array:
     return np.vstack([finite[:, None] ** np.arange(3) / apart.prod(1)[:, None], [0.0, 0.0, 1.0]])
 
 
-def _panel_vectors(columns: int, lanes: int) -> int:
+def _panel_vectors(columns: int, shape: Shape) -> int:
     """Vectors of a full panel. With 16 registers, 6 x 2 vectors beat 3 x 4 by a factor of 1.1 (SSE) to 1.4 (AVX2)."""
-    return tile_vectors(columns, lanes) if lanes == 16 else min(2, -(-columns // lanes))
+    return tile_vectors(columns, shape) if shape.vectors >= 32 else min(2, -(-columns // shape.lanes))
 
 
-def transformed(w: Array, m: int, lanes: int) -> Array:
+def transformed(w: Array, m: int, shape: Shape) -> Array:
     """Weights (columns, channels, 3, 3) at the points, in the kernel's order: [panels][points][channels rounded up to
     lanes][columns of the panel], zero-padded after the last channel and column. float32, flat."""
-    columns, channels = w.shape[:2]
+    (columns, channels), lanes = w.shape[:2], shape.lanes
     both = np.kron(points(m), points(m))
-    width, padded = _panel_vectors(columns, lanes) * lanes, -(-columns // lanes) * lanes
+    width, padded = _panel_vectors(columns, shape) * lanes, -(-columns // lanes) * lanes
     packed = []
     for start in range(0, padded, width):
         filters = w[start : start + width].reshape(-1, channels, 9).transpose(2, 1, 0)
@@ -96,11 +97,11 @@ def transformed(w: Array, m: int, lanes: int) -> Array:
 
 def _packed(b: Binder, w: Operand, filters: Filters, m: int) -> Operand:
     """The weights at the points, panel by panel: computed now if they are constant, otherwise by a step."""
-    full, depth = _panel_vectors(filters.columns, b.lanes), -(-filters.inner // b.lanes) * b.lanes
+    full, depth = _panel_vectors(filters.columns, b.target.shape), -(-filters.inner // b.lanes) * b.lanes
 
     def pack(value: Array) -> Array:
         whole = filters.matrices(value).reshape(3, 3, filters.inner, filters.columns)
-        return transformed(whole.transpose(3, 2, 0, 1), m, b.lanes)
+        return transformed(whole.transpose(3, 2, 0, 1), m, b.target.shape)
 
     if w.value is not None:
         return b.packed(w, f"winograd {m} {b.lanes} {filters.outer_step}", pack)
@@ -143,7 +144,7 @@ def bind_winograd(
     m = int(b.choose(key, (rule, *(option for option in "042" if option != rule))))
     if not m:
         return False
-    full, depth, tiles = _panel_vectors(columns, lanes), -(-g.channels // lanes) * lanes, _tiles(g, m)
+    full, depth, tiles = _panel_vectors(columns, b.target.shape), -(-g.channels // lanes) * lanes, _tiles(g, m)
     # The last block may be a quarter larger: a few remaining tiles would need all weights again.
     room = -(-min(tiles, BLOCK[m] * 5 // 4) // 12) * 12
     slots = min(WORKERS, max(-(-tiles // 24), -(-columns // (full * lanes))))

@@ -48,7 +48,7 @@ class _NodeBinder:
         self._space = space
         self.node = nodes[-1]
         self.label = f"{'+'.join(node.op for node in nodes)} {self.node.name or self.node.outputs[0]}"
-        self.lanes = space.lanes
+        self.target, self.lanes = space.target, space.target.lanes
         inner = {name for node in nodes[:-1] for name in node.outputs}
         names = (
             [name for node in nodes for name in node.inputs if name not in inner]

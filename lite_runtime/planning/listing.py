@@ -14,6 +14,7 @@ from lite_runtime.planning.plan import fold, plan
 from lite_runtime.planning.program import ARENA, NULL, Kernel, Plan
 from lite_runtime.planning.workspace import Choose
 from lite_runtime.steps.reading import Place, read
+from lite_runtime.targets import Target
 
 __all__ = ["Listed", "ListedOperand", "listed", "planned"]
 
@@ -54,11 +55,13 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def planned(graph: Graph, shapes: Mapping[str, tuple[int, ...]], *, lanes: int, choose: Choose | None = None) -> Plan:
+def planned(
+    graph: Graph, shapes: Mapping[str, tuple[int, ...]], *, target: Target, choose: Choose | None = None
+) -> Plan:
     """The plan of a graph for inputs of these shapes; inputs without one have their declared shape, with open sizes 1.
     Nothing is run.
 
-    lanes: float32 in a vector of the target. Raises InputError for a shape of an unknown input, ShapeError for
+    target: whose kernels would run it. Raises InputError for a shape of an unknown input, ShapeError for
     incompatible operands.
     """
     names = [value.name for value in graph.inputs]
@@ -69,7 +72,7 @@ def planned(graph: Graph, shapes: Mapping[str, tuple[int, ...]], *, lanes: int, 
         for v in graph.inputs
         if v.kind == "tensor" and v.dtype in DTYPES
     }
-    return plan(fold(graph, _LIMIT), given, pack=_pack, lanes=lanes, limit=_LIMIT, choose=choose)
+    return plan(fold(graph, _LIMIT), given, pack=_pack, target=target, limit=_LIMIT, choose=choose)
 
 
 _LIMIT = 4 << 30

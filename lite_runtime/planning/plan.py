@@ -27,6 +27,7 @@ from lite_runtime.planning.stage import fold, next_stage
 from lite_runtime.planning.workspace import BEFORE, Choose, Pack, Workspace
 from lite_runtime.steps.control import GoTo
 from lite_runtime.steps.declaration import LENGTH
+from lite_runtime.targets import Target
 
 __all__ = ["Kernel", "Plan", "Step", "fold", "plan"]
 
@@ -40,7 +41,7 @@ def plan(
     given: Mapping[str, Spec],
     *,
     pack: Pack,
-    lanes: int,
+    target: Target,
     native: bool = True,
     limit: int = 4 << 30,
     separate: bool = False,
@@ -49,13 +50,14 @@ def plan(
 ) -> Plan:
     """Plan a run of `graph` (its constants folded) on inputs of these types.
 
-    lanes: float32 in a vector of the target. native=False: references only. limit: greatest size in bytes of a plan's
-    memory. separate: every buffer gets its own base instead of a place in the arena, so that a run can put each next to
-    a guard page. choose: chooses among ways to compute a step; by default the rules' own. turns: of a loop, with the
-    loops inside it, in one run. Raises ShapeError for incompatible operands, MsedgeError above the limit.
+    target: whose kernels will run it, on this machine or another. native=False: references only. limit: greatest size
+    in bytes of a plan's memory. separate: every buffer gets its own base instead of a place in the arena, so that a run
+    can put each next to a guard page. choose: chooses among ways to compute a step; by default the rules' own. turns:
+    of a loop, with the loops inside it, in one run. Raises ShapeError for incompatible operands, MsedgeError above the
+    limit.
     """
     stage = next_stage(graph, given, limit)
-    space = Workspace(pack, lanes, choose or _by_rule, turns)
+    space = Workspace(pack, target, choose or _by_rule, turns)
     inputs = {v.name: space.external(given[v.name]) for v in graph.inputs if v.name in given}
     for operand in inputs.values():
         space.slots[operand.slot].first = BEFORE
@@ -176,7 +178,7 @@ def _write(
     touched = _Touched()
     for record, (operations, nbytes) in zip(space.records, _work(space, specs), strict=True):
         begin, jumps = len(words), len(records) in space.jumps
-        seconds = cost.seconds(record.kernel, operations, nbytes, space.lanes)
+        seconds = cost.seconds(record.kernel, operations, nbytes, space.target.lanes)
         shared = record.parallel and (separate or cost.shared(seconds))
         operands = record.step.operands
         spans = [_span(space, o, record.unit) for o in operands if o is not None and o.value is None]

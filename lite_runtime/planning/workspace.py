@@ -12,6 +12,7 @@ from lite_runtime.graph import Array, Node, Spec, dtype_name
 from lite_runtime.planning.program import ARENA, FIRST_FREE
 from lite_runtime.steps.declaration import Step
 from lite_runtime.steps.operand import Operand
+from lite_runtime.targets import Target
 
 __all__ = ["BEFORE", "Choose", "Pack", "Record", "Slot", "Workspace"]
 
@@ -60,9 +61,9 @@ class Workspace:
     as much as the unit changed, however large the plan is.
     """
 
-    def __init__(self, pack: Pack, lanes: int, choose: Choose, turns: int = 0) -> None:
+    def __init__(self, pack: Pack, target: Target, choose: Choose, turns: int = 0) -> None:
         """turns: of all loops that a run may take."""
-        self.pack, self.lanes, self.choose, self.turns = pack, lanes, choose, turns
+        self.pack, self.target, self.choose, self.turns = pack, target, choose, turns
         self.slots: list[Slot] = []
         self.bases = FIRST_FREE
         self.constants: dict[int, Array] = {}

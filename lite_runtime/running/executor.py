@@ -21,6 +21,7 @@ from lite_runtime.planning.program import ALIGNMENT, ARENA, FAULT, TOO_MANY, Pla
 from lite_runtime.running import kept
 from lite_runtime.running.threads import Team, Walk, cores, team, ticks_per_second, worth
 from lite_runtime.running.turns import Turns
+from lite_runtime.targets import PLAIN
 
 if TYPE_CHECKING:
     from lite_runtime.native.tuning import Choices
@@ -55,8 +56,7 @@ class Settings:
         self.limit = limit
         self.iterations = iterations
         self.iterated = 0
-        target = host() if native else None
-        self.lanes = target.lanes if target else 4
+        self.target = (host() if native else None) or PLAIN
         self.threads = threads
         self.team: Team | None = team() if native else None
         self.lock = RLock()
@@ -177,7 +177,7 @@ class Executor:
             self.folded,
             specs,
             pack=s.pack,
-            lanes=s.lanes,
+            target=s.target,
             native=s.native,
             limit=s.limit,
             separate=s.guard,

@@ -69,12 +69,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def _address(name: str) -> int:
+    """Address of a function of the C library."""
+    return ctypes.cast(getattr(ctypes.CDLL(None), name), _POINTER).value or 0
+
+
 class Walk:
     """A section of a program with a table of bases, and the number of workers to run it.
 
     program, bases, table: as in `kernels/walker.py`, kept alive. workers: greatest number that takes part. seconds:
     estimated time of one worker. always: all workers take part even if it does not pay. clock: (workers, steps, 2)
-    int64 for readings of the cycle counter.
+    int64 for readings of the processor's counter.
     """
 
     __slots__ = ("_alone", "_context", "_doubt", "_held", "always", "at", "go", "rests", "seconds", "workers")
@@ -93,7 +98,7 @@ class Walk:
     ) -> None:
         self.workers, self.seconds, self.always = workers, seconds, always
         self._held = program, bases, table, clock
-        clocked = (0, 0) if clock is None else (clock.ctypes.data, clock.shape[1])
+        clocked = (0, 0, 0) if clock is None else (clock.ctypes.data, clock.shape[1], _address("clock_gettime"))
         parts = program.ctypes.data, program.size, bases.ctypes.data, table.ctypes.data, *clocked
         self._context = np.array(parts, np.int64)
         self.at = ctypes.c_void_p(self._context.ctypes.data)
@@ -192,8 +197,8 @@ class Team:
     def _start(self, workers: int) -> None:
         import threading  # not needed by a start with one worker
 
-        for word, name in ((GIVE_WAY, "sched_yield"), (WHERE, "sched_getcpu")):
-            self._sync[word] = ctypes.cast(getattr(ctypes.CDLL(None), name), _POINTER).value or 0
+        self._sync[GIVE_WAY] = _address("sched_yield")
+        self._sync[WHERE] = _address("sched_getcpu")
         while len(self._there) < workers:
             worker, bell = len(self._there), allocate_lock()
             bell.acquire()
@@ -250,8 +255,8 @@ def team() -> Team:
 
 @cache
 def ticks_per_second() -> float:
-    """The frequency of the processor's time stamp counter, measured over 5 ms."""
-    tick, out = build.function("walker", "tick", _POINTER), np.zeros(1, np.int64)
+    """The frequency of the processor's counter, measured over 5 ms."""
+    tick, out = build.function("walker", "tick", _POINTER), np.array([0, _address("clock_gettime")], np.int64)
 
     def reading() -> tuple[float, int]:
         tick(out.ctypes.data)

@@ -20,7 +20,7 @@ class GemmBytes(Step):
     weight_zero: In  # int32
     zeros: In | None  # zero points of A computed at run time, one per row
     scales: In  # float32, of A
-    flip: In  # a vector: 128 in every byte if A is signed, otherwise 0
+    flip: In  # a vector: the mask by which A's bytes are flipped, 128 or 0
     c: Out
     rows: int
     columns: int  # of one group
@@ -48,6 +48,7 @@ class GemmBytes(Step):
     rows_a_scale: int  # rows that share a zero point and a scale; 0: all
     turn: int  # mask that makes bytes of C unsigned: 128 if they are signed, otherwise 0
     wild: int  # 1: a sum times its scale can reach 2**31
+    fours: int  # groups of four adjacent dwords, which come before all others; counted for indexed targets only
 
 
 @step("qgemm.x8_gemm")

@@ -1,13 +1,14 @@
 """Builds the device's wheel: the runtime's files without kernels' source, and its kernels, compiled.
 
-MSEDGE_TARGETS names the instruction sets to compile for, separated by spaces; all of them by default, which takes some
-minutes where the cache holds none. The machine must be able to run them.
+MSEDGE_TARGETS names the targets to compile for, separated by spaces; linux-x86_64, which stands for all of that
+processor, by default. It takes some minutes where the cache holds none.
 """
 
 import os
 import shutil
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from setuptools import Distribution, setup
@@ -19,16 +20,22 @@ BUILD = ROOT / "build" / "runtime"
 sys.path.insert(0, str(ROOT))
 
 
+def targets() -> Sequence[str]:
+    """What to compile for."""
+    from lite_runtime.native import wheel
+
+    return os.environ.get("MSEDGE_TARGETS", "").split() or wheel.DEFAULTS
+
+
 class Files(build_py):
     """Copies what a device needs and packs the kernels."""
 
     def run(self) -> None:
         """Fill the build folder anew."""
         from lite_runtime.native import wheel
-        from lite_runtime.native.target import TARGETS
 
         into = Path(self.build_lib) / "lite_runtime"
-        wheel.fill(str(into), os.environ.get("MSEDGE_TARGETS", "").split() or [target.name for target in TARGETS])
+        wheel.fill(str(into), targets())
         shutil.copyfile(ROOT / "LICENSE", into / "LICENSE")
 
 
@@ -45,7 +52,9 @@ class Tagged(bdist_wheel):
 
     def get_tag(self) -> tuple[str, str, str]:
         """Python, ABI, platforms."""
-        return "py3", "none", "manylinux2014_x86_64.musllinux_1_1_x86_64"
+        from lite_runtime.native import wheel
+
+        return "py3", "none", wheel.platforms(targets())
 
 
 project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -18,6 +18,7 @@ from lite_runtime.native import build
 CODE = bytes(range(256)) * 20
 KERNELS = {"f": 0, "g": 64}
 OTHER = b"\xc3" * 100
+PAGE = 4096
 IDENTITY = "0123456789abcdef0123456789abcdef"
 
 
@@ -30,7 +31,7 @@ def with_text(text: str, start: int | None = None) -> bytes:
     content = whole()
     _, _, first, _ = build.HEAD.unpack_from(content)
     raw = text.encode("latin-1")
-    begin = build._start_of_code(len(raw)) if start is None else start
+    begin = -(-(build.HEAD.size + len(raw)) // PAGE) * PAGE if start is None else start
     head = build.HEAD.pack(build.MAGIC, len(raw), begin, blake2b(raw, digest_size=16).digest())
     return (head + raw).ljust(begin, b"\0") + content[first:]
 
@@ -59,7 +60,7 @@ def fields(content: bytes) -> Iterator[tuple[str, Iterator[bytes]]]:
     )
     yield "start of code", (
         build.HEAD.pack(magic, length, other, digest) + content[build.HEAD.size :]
-        for other in (0, 1, start - 1, start + 64, start - build.PAGE, start + build.PAGE, 0xFFFFF000)
+        for other in (0, 1, start - 1, start + 64, start - PAGE, start + PAGE, 0xFFFFF000)
     )
     yield "header's digest", flipped(content, 16, 32)
     yield "header's text", flipped(content, build.HEAD.size, end)

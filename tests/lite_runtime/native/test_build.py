@@ -10,8 +10,9 @@ import pytest
 
 from lite_runtime.errors import MissingExtraError
 from lite_runtime.native import build, compile, trust
-from lite_runtime.native.link import link
+from lite_runtime.native.codegen.link import link
 from lite_runtime.native.target import host
+from lite_runtime.targets import TARGETS, named
 
 pytestmark = pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
 
@@ -55,7 +56,7 @@ def test_nothing_kept_and_no_compiler_is_a_clear_error(tmp_path: Path, monkeypat
 
 def test_an_image_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "kernels" / "some.img"
-    compile._keep(str(path), "some", b"\xc3", {"f": 0})
+    compile._keep(str(path), TARGETS[0], "some", b"\xc3", {"f": 0})
     with path.open("rb") as file:
         assert build.ImageFile(file, "some").image("some").addresses.keys() == {"f"}
     assert [p.name for p in path.parent.iterdir()] == ["some.img"]
@@ -70,6 +71,17 @@ def test_an_image_file_holds_many_families(tmp_path: Path) -> None:
     assert held.identity == "identity"
     assert {f: (bytes(code), ks) for f in held.families for code, ks in [held.code(f)]} == images
     assert {address % 64 for name, address in held.image("a").addresses.items()} == {0}
+
+
+def test_code_lies_where_a_target_wants_it(tmp_path: Path) -> None:
+    """At its page, and at multiples of 4 KiB for processors that count addresses in them."""
+    target, path = named("aarch64"), tmp_path / "some.img"
+    images = {"a": (b"\x90" * 100, {"f": 4}), "b": (b"\xc3" * 5000, {"h": 4999})}
+    path.write_bytes(build.image_file(images, page=target.page, align=target.align))
+    with path.open("rb") as file:
+        held = build.ImageFile(file, "some")
+    assert path.stat().st_size == 65536 + 4096 + 5000
+    assert held.image("a").addresses["f"] % 4096 == 4 and held.image("b").addresses["h"] % 4096 == 4999 - 4096
 
 
 @pytest.mark.parametrize("flags", [(), ("-O",)], ids=["checked", "optimised"])

@@ -1,13 +1,18 @@
-"""The table of instruction sets, and which of them this machine uses."""
+"""The table of targets, what this machine says of itself, and which target it uses."""
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from lite_runtime import targets
 from lite_runtime.errors import MsedgeError
-from lite_runtime.native import target
+from lite_runtime.native import machine, target
 
 
 @pytest.fixture(autouse=True)
@@ -19,41 +24,135 @@ def asked_anew() -> Iterator[None]:
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A machine of the baseline, on which nothing is asked for."""
+    """A machine whose processor and features the test sets; nothing is asked for."""
     monkeypatch.delenv("MSEDGE_TARGET", raising=False)
-    monkeypatch.setattr(target.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(target.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(machine, "triple", lambda: "x86_64-unknown-linux-gnu")
     return monkeypatch
 
 
-def test_names_are_distinct_and_the_best_comes_first() -> None:
-    names = [t.name for t in target.TARGETS]
+def test_names_are_distinct_and_bases_come_later() -> None:
+    names = [t.name for t in targets.TARGETS]
     assert len(set(names)) == len(names)
-    assert [t.lanes for t in target.TARGETS] == sorted((t.lanes for t in target.TARGETS), reverse=True)
+    for t in targets.TARGETS:
+        assert not t.base or names.index(t.base) > names.index(t.name)
+        if t.base:
+            base = targets.named(t.base)
+            assert (base.triple, base.shape, base.page) == (t.triple, t.shape, t.page)
+            assert base.needs < t.needs
 
 
-@pytest.mark.parametrize("wanted", target.TARGETS, ids=lambda t: t.name)
-def test_a_machine_takes_the_best_it_has_the_flags_for(only: pytest.MonkeyPatch, wanted: target.Target) -> None:
-    only.setattr(target, "_cpu_flags", lambda: wanted.needs)
+@pytest.mark.parametrize("wanted", [t for t in targets.TARGETS if t.needs], ids=lambda t: t.name)
+def test_a_machine_takes_the_best_target_it_has_the_features_for(
+    only: pytest.MonkeyPatch, wanted: targets.Target
+) -> None:
+    only.setattr(machine, "triple", lambda: wanted.triple)
+    only.setattr(machine, "features", lambda: wanted.needs)
     assert target.host() is wanted
 
 
-def test_dot_products_take_one_instruction_where_the_flag_says_so() -> None:
-    for t in target.TARGETS:
+def test_a_better_target_never_needs_less_than_a_worse_one() -> None:
+    """Else the machine that has what both need would take the first and not the best."""
+    for i, better in enumerate(targets.TARGETS):
+        for worse in targets.TARGETS[i + 1 :]:
+            assert better.triple != worse.triple or not better.needs < worse.needs
+
+
+def test_dot_products_take_one_instruction_where_the_machine_says_so() -> None:
+    for t in targets.TARGETS:
         assert (t.dot == "vpdpbusd") == bool(t.needs & {"avx512_vnni", "avx_vnni"})
+        assert (t.dot == "usdot") == ("i8mm" in t.needs)
+        assert (t.dot in ("sdot", "usdot")) == ("asimddp" in t.needs)
 
 
-def test_no_target_without_flags_or_if_disabled(only: pytest.MonkeyPatch) -> None:
-    only.setattr(target, "_cpu_flags", lambda: frozenset())
+def test_llvm_knows_every_triple_processor_and_feature() -> None:
+    """An unknown name would only be a warning of LLVM's on stderr."""
+    code = (
+        "import llvmlite.binding as llvm\n"
+        "from lite_runtime.targets import TARGETS\n"
+        "llvm.initialize_all_targets(); llvm.initialize_all_asmprinters()\n"
+        "for t in TARGETS:\n"
+        "    module = llvm.parse_assembly('define void @f() { ret void }')\n"
+        "    made = llvm.Target.from_triple(t.triple).create_target_machine(cpu=t.cpu, features=t.features)\n"
+        "    module.triple = t.triple\n"
+        "    assert made.emit_object(module), t\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_no_target_without_features_or_if_disabled(only: pytest.MonkeyPatch) -> None:
+    only.setattr(machine, "features", lambda: frozenset())
     assert target.host() is None
     target.host.cache_clear()
-    only.setattr(target, "_cpu_flags", lambda: target.TARGETS[0].needs)
+    only.setattr(machine, "features", lambda: targets.TARGETS[0].needs)
     only.setenv("MSEDGE_TARGET", "none")
     assert target.host() is None
 
 
 def test_a_target_beyond_the_machine_is_refused_with_those_it_runs(only: pytest.MonkeyPatch) -> None:
-    only.setattr(target, "_cpu_flags", lambda: target.TARGETS[-1].needs)
-    only.setenv("MSEDGE_TARGET", "x86-64-v4")
-    with pytest.raises(MsedgeError, match=r"this machine runs x86-64-v2"):
-        target.host()
+    only.setattr(machine, "features", lambda: targets.named("x86-64-v2").needs)
+    for wanted in ("x86-64-v4", "aarch64", "z80"):
+        only.setenv("MSEDGE_TARGET", wanted)
+        with pytest.raises(MsedgeError, match=r"this machine runs x86-64-v2;"):
+            target.host()
+
+
+def test_an_unknown_name_is_refused_with_those_known() -> None:
+    with pytest.raises(MsedgeError, match=r"expected a target of x86-64-v4-vnni, .*riscv64, got z80"):
+        targets.named("z80")
+
+
+# -- this machine ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "pointer", "system", "wanted"),
+    [
+        ("x86_64", 8, "linux", "x86_64-unknown-linux-gnu"),
+        ("AMD64", 8, "win32", ""),
+        ("arm64", 8, "darwin", ""),
+        ("armv7l", 4, "linux", "armv7-unknown-linux-gnueabihf"),
+        ("aarch64", 4, "linux", "armv7-unknown-linux-gnueabihf"),  # a 32-bit system on a 64-bit kernel
+        ("x86_64", 4, "linux", ""),
+        ("riscv64", 8, "linux", "riscv64-unknown-linux-gnu"),
+        ("s390x", 8, "linux", ""),
+        ("x86_64", 8, "sunos5", ""),
+    ],
+)
+def test_a_processs_triple(monkeypatch: pytest.MonkeyPatch, said: str, pointer: int, system: str, wanted: str) -> None:
+    monkeypatch.setattr(machine.platform, "machine", lambda: said)
+    monkeypatch.setattr(machine.ctypes, "sizeof", lambda kind: pointer)
+    monkeypatch.setattr(machine.sys, "platform", system)
+    assert machine.triple() == wanted
+    assert wanted == "" or wanted in {t.triple for t in targets.TARGETS}
+
+
+def test_the_processor_says_what_the_system_says() -> None:
+    """Where nothing is emulated, /proc/cpuinfo agrees."""
+    if machine.triple() != "x86_64-unknown-linux-gnu" or not Path("/proc/cpuinfo").exists():
+        pytest.skip("x86-64 Linux alone names its features as we do")
+    said = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
+    known = {name for names in machine._LEAVES.values() for name in names}
+    assert machine.features() == known & set(said.split())
+
+
+def test_a_machine_that_maps_no_code_from_memory_has_no_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a crash: references still run."""
+    if machine.triple() != "x86_64-unknown-linux-gnu":
+        pytest.skip("only x86-64 asks the processor itself")
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(machine.mmap, "mmap", refused)
+    assert machine.features() == frozenset()
+
+
+def test_code_in_memory_runs_where_a_file_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(machine.os, "memfd_create", refused)
+    if machine.triple() == "x86_64-unknown-linux-gnu":
+        xgetbv = machine._code(machine._XGETBV, ctypes.c_uint64)
+        assert xgetbv is not None and xgetbv() & 3 == 3

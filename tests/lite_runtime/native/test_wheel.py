@@ -17,6 +17,7 @@ from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Graph, Node, Value
 from lite_runtime.native import build, wheel
 from lite_runtime.native.target import host
+from lite_runtime.targets import TARGETS
 
 ROOT = Path(__file__).parents[3]
 RUN = """
@@ -33,8 +34,9 @@ def test_a_device_gets_everything_except_what_only_compiling_needs() -> None:
     files = wheel.device_files(str(ROOT / "lite_runtime"))
     kept = "running/session.py bundle/reading.py reference/linear.py ops/linear.py native/build.py kernels/_opcodes.py"
     assert set(kept.split()) <= set(files)
-    left_out = "native/simd.py native/compile.py native/wheel.py native/checking.py native/link.py"
+    left_out = "native/simd.py native/compile.py native/wheel.py native/checking.py native/portable.py"
     assert not {*left_out.split(), "kernels/gemm.py", "kernels/_math.py"} & set(files)
+    assert not any(path.startswith("native/codegen") for path in files)
     assert {"steps/__init__.py", "steps/declaration.py", "steps/gemm.py", "planning/listing.py"} <= set(files)
 
 
@@ -48,6 +50,20 @@ def test_no_file_of_a_device_names_the_compiler() -> None:
 def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MsedgeError, match="got z80"):
         wheel.pack(str(tmp_path), ["z80"])
+
+
+def test_a_systems_name_stands_for_all_of_its_targets() -> None:
+    assert [t.name for t in wheel.expanded(["linux-aarch64"])] == ["aarch64-i8mm", "aarch64-dotprod", "aarch64"]
+    assert [t.name for t in wheel.expanded(["armv7", "linux-armv7"])] == ["armv7"]
+    assert {t.name for t in wheel.expanded(list(wheel.SYSTEMS))} == {t.name for t in TARGETS}
+
+
+def test_a_wheels_platform_is_that_of_its_targets() -> None:
+    """A wheel of two processors could be installed on neither."""
+    assert wheel.platforms(wheel.DEFAULTS) == "manylinux2014_x86_64.musllinux_1_1_x86_64"
+    assert wheel.platforms(["aarch64", "aarch64-i8mm"]) == "manylinux2014_aarch64.musllinux_1_1_aarch64"
+    with pytest.raises(MsedgeError, match=r"one processor in a wheel, got those of linux-aarch64, linux-riscv64"):
+        wheel.platforms(["linux-riscv64", "aarch64"])
 
 
 @pytest.fixture(scope="module")
@@ -145,11 +161,12 @@ def test_the_wheel_runs_where_nothing_can_be_written(device: Path, model: Path, 
 @pytest.mark.slow
 def test_the_wheel_is_small_and_holds_a_licence(built: Path, device: Path) -> None:
     """Installed files with the kernels of one target; four more targets add 0.65 MB. Of these, checking signatures is
-    0.03 MB, LiteRT's integers of 16 bits, recurrent cells and Softmax 0.05 MB."""
+    0.03 MB, LiteRT's integers of 16 bits, recurrent cells and Softmax 0.05 MB, the table of targets and asking the
+    processor 0.02 MB."""
     (site,) = (device.parents[1] / "lib").glob("python*/site-packages")
     installed = [path for path in (site / "lite_runtime").rglob("*") if path.is_file()]
     assert any(path.suffix == ".pyc" for path in installed)
-    assert sum(path.stat().st_size for path in installed) < 3_080_000
+    assert sum(path.stat().st_size for path in installed) < 3_100_000
     names = zipfile.ZipFile(built).namelist()
     assert "lite_runtime/LICENSE" in names and not any("kernels/gemm" in name for name in names)
     assert not any(name.startswith("lite_runtime/reference/") for name in names)

@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from lite_runtime.native import target
-from lite_runtime.native.target import TARGETS, host
+from lite_runtime.native.target import host, runnable
 
 _HOST = host()
-_RUN = [t for t in TARGETS if _HOST and t.lanes != _HOST.lanes and t.needs <= target._cpu_flags()]
+_RUN = [t for t in runnable() if _HOST and t.lanes != _HOST.lanes]
 OTHERS = sorted({t.lanes: t.name for t in _RUN}.values())
 """The simplest target of each width that this machine can run in addition to its own."""
 

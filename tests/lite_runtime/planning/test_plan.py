@@ -13,6 +13,7 @@ from lite_runtime.ops.registry import Operand, Spec
 from lite_runtime.planning.plan import Plan, _span, plan
 from lite_runtime.planning.workspace import Workspace
 from lite_runtime.steps.declaration import FLAGS
+from lite_runtime.targets import PLAIN, TARGETS
 
 RNG = np.random.default_rng(31)
 
@@ -24,7 +25,7 @@ def _pack(source: Operand, layout: str, make: Callable[[Array], Array]) -> Array
 
 def _plan(nodes: list[Node], shape: tuple[int, ...], out: str = "y", native: bool = True, **constants: Array) -> Plan:
     graph = Graph((Value("x", "float32", shape),), (Value(out, "float32"),), tuple(nodes), constants)
-    return plan(graph, {"x": Spec("float32", shape)}, pack=_pack, lanes=16, native=native)
+    return plan(graph, {"x": Spec("float32", shape)}, pack=_pack, target=TARGETS[0], native=native)
 
 
 def _square(n: int = 64) -> Array:
@@ -103,7 +104,7 @@ def test_small_steps_run_on_the_first_worker() -> None:
         {"w": _square(400), "first": np.array([7])},
     )
     made, tested = (
-        plan(graph, {"x": Spec("float32", (400, 400))}, pack=_pack, lanes=16, separate=separate)
+        plan(graph, {"x": Spec("float32", (400, 400))}, pack=_pack, target=TARGETS[0], separate=separate)
         for separate in (False, True)
     )
     assert [r.shared for r in made.records] == [True, False, False, True]
@@ -127,7 +128,7 @@ def test_steps_that_share_nothing_do_not_wait() -> None:
         tuple(nodes),
         {"w": _square()},
     )
-    made = plan(graph, {"x": Spec("float32", (64, 64))}, pack=_pack, lanes=16)
+    made = plan(graph, {"x": Spec("float32", (64, 64))}, pack=_pack, target=TARGETS[0])
     flags = [int(made.program[r.begin + FLAGS]) & 2 for r in made.records]
     assert flags == [0, 0]
 
@@ -136,7 +137,7 @@ def test_steps_that_share_nothing_do_not_wait() -> None:
 def test_a_step_touches_all_of_its_scratch(scratch: bool, touched: int) -> None:
     """One operand describes the scratch memory of all workers: a step that reuses the memory must wait for all of
     them."""
-    space = Workspace(_pack, 4, lambda ops, key, options: options[0])
+    space = Workspace(_pack, PLAIN, lambda ops, key, options: options[0])
     slot = space.slots[space.slot(1024)]
     slot.first, slot.last, slot.offset, slot.scratch = 4, 4, 512, scratch
     span = _span(space, Operand(Spec("float32", (10,)), 0), 4)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import lite_runtime
-from lite_runtime import steps
+from lite_runtime import steps, targets
 from lite_runtime.graph import Graph, Node, Spec, Value
 from lite_runtime.planning.plan import plan
 from lite_runtime.steps import declaration
@@ -254,7 +254,8 @@ def _pack(source: Operand, _: str, make: Any) -> Any:
 def _program(node: Node, *shapes: tuple[int, ...], **constants: Any) -> tuple[str, list[int]]:
     inputs = tuple(Value(f"i{i}", "float32", shape) for i, shape in enumerate(shapes))
     graph = Graph(inputs, (Value("y", "float32"),), (node,), constants)
-    made = plan(graph, {v.name: Spec(v.dtype, tuple(v.shape or ())) for v in inputs}, pack=_pack, lanes=8)
+    given = {v.name: Spec(v.dtype, tuple(v.shape or ())) for v in inputs}
+    made = plan(graph, given, pack=_pack, target=targets.named("x86-64-v3"))
     assert len(made.records) == 1
     record = made.records[0]
     return record.name, [int(word) for word in made.program[record.begin : record.end]]

@@ -1,0 +1,1 @@
+"""From portable kernels to the machine code of one target: operations, processors' own functions, linking."""

@@ -1,0 +1,172 @@
+"""Targets of compilation: what kernels and the planner need to know of a processor and its system, one row each.
+
+Rows are data: programs are planned, and kernels compiled, for any row on any machine. Which of them this machine can
+run, `lite_runtime.native.target` says.
+"""
+
+from __future__ import annotations
+
+from lite_runtime.errors import MsedgeError
+from lite_runtime.frozen import NamedTuple
+
+__all__ = ["PLAIN", "ROWS", "TARGETS", "Shape", "Target", "named", "with_bases"]
+
+
+class Shape(NamedTuple):
+    """What the code that Numba makes depends on; targets of one shape share it.
+
+    lanes: float32 elements in a vector. vectors: vector registers, which bound the tiles of products. fused: whether
+    a * b + c is rounded once; all targets that do give the same bits. indexed: whether an instruction multiplies by one
+    lane of a register, so that several factors are loaded at once; otherwise each is repeated from memory.
+    """
+
+    lanes: int
+    vectors: int
+    fused: bool
+    indexed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.lanes}x{self.vectors}{'-fused' * self.fused}{'-indexed' * self.indexed}"
+
+    @classmethod
+    def read(cls, text: str) -> Shape:
+        """The shape with this text."""
+        size, *facts = text.split("-")
+        lanes, vectors = map(int, size.split("x"))
+        return cls(lanes, vectors, "fused" in facts, "indexed" in facts)
+
+
+class Target(NamedTuple):
+    """One instruction set on one system.
+
+    triple, cpu, features: LLVM's names. dot: the instruction that sums products of bytes (`codegen`), "" for none; the
+    sums are the same with all of them. needs: what the machine must have, by the names in `machine.py`. base: the
+    target without this one's last feature, with which it shares code that is the same for both. page: the greatest
+    page size of such machines.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    shape: Shape
+    dot: str
+    needs: frozenset[str] = frozenset()
+    base: str = ""
+    page: int = 4096
+
+    @property
+    def lanes(self) -> int:
+        """float32 elements in a vector."""
+        return self.shape.lanes
+
+    @property
+    def sums_four(self) -> bool:
+        """Whether one instruction sums four products of bytes."""
+        return self.dot in _FOURS
+
+    def shape_of(self, family: str) -> Shape:
+        """The shape that a family is compiled for: wider than the target's where the order of sums must not depend on
+        it."""
+        return Shape(ROWS, 32, fused=True) if self.shape.fused and family in _ROW_FAMILIES else self.shape
+
+    @property
+    def signed(self) -> bool:
+        """Whether bytes of inputs are multiplied as signed ones; otherwise as unsigned ones."""
+        return self.dot in _SIGNED
+
+    @property
+    def align(self) -> int:
+        """Bytes at whose multiples a family's code must lie: aarch64's addresses are distances of 4 KiB and rests."""
+        return 4096 if self.processor == "aarch64" else 64
+
+    @property
+    def processor(self) -> str:
+        """LLVM's name of the architecture."""
+        return self.triple.partition("-")[0]
+
+
+_AVX512, _AVX2, _RVV, _RVV256 = (Shape(*size, fused=True) for size in ((16, 32), (8, 16), (4, 32), (8, 32)))
+_NEON = Shape(4, 32, fused=True, indexed=True)
+_SIMD128, _NEON32, _SMALL = Shape(4, 16, fused=False), Shape(4, 16, fused=True), Shape(4, 8, fused=True)
+
+
+ROWS = 16
+"""Lanes of the families that add up the lanes of a vector, on all fused targets: a sum's order decides its bits."""
+_ROW_FAMILIES = frozenset({"layernorm", "normalize", "reduce"})
+_FOURS = frozenset({"vpdpbusd", "usdot", "sdot"})
+"""Forms of `Target.dot` that sum four products in one instruction."""
+_SIGNED = frozenset({"sdot", "smull"})
+"""Forms of `Target.dot` whose two factors are both signed."""
+
+
+def _x86(name: str, cpu: str, features: str, shape: Shape, dot: str, needs: str, base: str = "") -> Target:
+    return Target(name, "x86_64-unknown-linux-gnu", cpu, features, shape, dot, frozenset(needs.split()), base)
+
+
+_V3 = "avx2 fma bmi1 bmi2 f16c movbe"
+_V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+_V4_VNNI, _V3_VNNI = f"{_V4} avx512_vnni", f"{_V3} avx_vnni"
+# LLVM's x86-64-v4 prefers 256-bit vectors because Skylake lowers its clock for wider ones; the kernels here use 512.
+_WIDE = "-prefer-256-bit"
+_X86 = (
+    _x86("x86-64-v4-vnni", "x86-64-v4", f"{_WIDE},+avx512vnni", _AVX512, "vpdpbusd", _V4_VNNI, "x86-64-v4"),
+    _x86("x86-64-v4", "x86-64-v4", _WIDE, _AVX512, "vpmaddwd", _V4),
+    _x86("x86-64-v3-vnni", "x86-64-v3", "+avxvnni", _AVX2, "vpdpbusd", _V3_VNNI, "x86-64-v3"),
+    _x86("x86-64-v3", "x86-64-v3", "", _AVX2, "vpmaddwd", _V3),
+    _x86("x86-64-v2", "x86-64-v2", "", _SIMD128, "vpmaddwd", "sse4_1 sse4_2 ssse3 popcnt"),
+)
+
+
+def _arm64(name: str, features: str, dot: str, needs: str, base: str = "") -> Target:
+    triple, page = "aarch64-unknown-linux-gnu", 65536
+    return Target(name, triple, "generic", features, _NEON, dot, frozenset(needs.split()), base, page)
+
+
+_ARM64 = (
+    _arm64("aarch64-i8mm", "+dotprod,+lse,+i8mm", "usdot", "asimd asimddp atomics i8mm", "aarch64-dotprod"),
+    _arm64("aarch64-dotprod", "+dotprod,+lse", "sdot", "asimd asimddp atomics", "aarch64"),
+    _arm64("aarch64", "+neon", "smull", "asimd"),
+)
+
+
+def _riscv(name: str, features: str, shape: Shape, needs: str, base: str = "") -> Target:
+    triple, features = "riscv64-unknown-linux-gnu", f"+m,+a,+f,+d,+c,+zihintpause{features}"
+    return Target(name, triple, "generic-rv64", features, shape, "", frozenset(needs.split()), base)
+
+
+_RISCV = (
+    _riscv("riscv64-v256", ",+v,+zvl256b", _RVV256, "i m a f d c v vlen256"),
+    _riscv("riscv64-v", ",+v", _RVV, "i m a f d c v"),
+    _riscv("riscv64", "", _SMALL, "i m a f d c"),
+)
+TARGETS: tuple[Target, ...] = (
+    *_X86,
+    *_ARM64,
+    Target(
+        "armv7",
+        "armv7-unknown-linux-gnueabihf",
+        "generic",
+        "+neon,+vfp4,+hwdiv-arm",
+        _NEON32,
+        "smull",
+        frozenset({"neon", "vfpv4", "idiva"}),
+    ),
+    *_RISCV,
+)
+"""Those of one system: best first."""
+PLAIN = Target("plain", "", "", "", _SIMD128, "")
+"""Where there are no kernels: programs are planned for it only to be shown."""
+
+
+def named(name: str) -> Target:
+    """The target with this name; raises MsedgeError, with all names, if there is none."""
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    raise MsedgeError(f"expected a target of {', '.join(t.name for t in TARGETS)}, got {name}")
+
+
+def with_bases(target: Target) -> list[Target]:
+    """The target, its base, that one's base and so on."""
+    return [target, *(with_bases(named(target.base)) if target.base else [])]
