@@ -20,14 +20,12 @@ from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
     LANES,
     address,
-    copysign,
     declare,
     device,
     emit_max,
     emit_splat,
     exact,
     f32p,
-    fabs,
     first,
     i32p,
     kernel,
@@ -36,7 +34,6 @@ from lite_runtime.native.simd import (
     rint,
     splat,
     stack_floats,
-    trunc,
     u8p,
     vec,
     vload,
@@ -154,14 +151,19 @@ def _symmetric_steps(low, high):
 
 
 @exact
+def _size(value):
+    return select(value < _NONE, -value, value)
+
+
+@exact
 def _asymmetric_steps(low, high):
-    """The zero point is computed in float64."""
+    """The zero point is computed in float64, for which `simd` has no functions of vectors."""
     span = np.float64(high - low)
     step = select(span == _NONE, _WHOLE, span / _SPAN)
     first, last = np.float64(low) / step, np.float64(high) / step
-    zero = select(_DOWN + fabs(first) < _UP + fabs(last), -_DOWN - first, _UP - last)
-    zero = trunc(zero + copysign(_HALF, zero))
+    zero = select(_DOWN + _size(first) < _UP + _size(last), -_DOWN - first, _UP - last)
     zero = select(zero < _UP, select(zero > -_DOWN, zero, -_DOWN), _UP)
+    zero = np.float64(np.int64(zero + select(zero < _NONE, -_HALF, _HALF)))
     scale = np.float32(step)
     inverse = select((span == _NONE) | (scale == _ZERO), _ZERO, _ONE / scale)
     return _AWAY_BY_INVERSE, inverse, np.float32(select(span == _NONE, _NONE, zero)), scale

@@ -48,6 +48,19 @@ def test_nan_and_infinity(kind: dict[str, str]) -> None:
     exact(x, kept=0, **kind)
 
 
+def test_zero_points_near_a_half() -> None:
+    """Ranges whose zero point has another rounding in float32 than in float64, which LiteRT computes in."""
+    rng = np.random.default_rng(0)
+    low, high = -np.abs(rng.normal(size=2_000_000)).astype(np.float32), np.abs(rng.normal(size=2_000_000)).astype("f4")
+    step = (high - low).astype(np.float64) / 255
+    first, last = low / step, high / step
+    zero = np.where(128 + np.abs(first) < 127 + np.abs(last), -128 - first, 127 - last)
+    near = np.rint(2 * zero.astype(np.float32)) % 2 == 1
+    near &= np.abs(zero * 2 - np.rint(2 * zero)) < 1e-5
+    assert near.sum() > 10
+    exact(np.stack([low[near], high[near]], axis=1), kept=1, dtype="int8", scheme="ASYMMETRIC")
+
+
 @pytest.mark.parametrize("names", [("y", "", ""), ("", "s", ""), ("", "", "z"), ("", "s", "z")])
 def test_results_left_out(names: tuple[str, ...]) -> None:
     x, node = floats(3, 5), Node("DynamicQuantizeLinear", ("x",), names, {"kept": 1})
