@@ -436,7 +436,7 @@ def _sizes(node: ir.Node, context: Context) -> Found:
         if any(isinstance(v, int) and v < 1 for v in values):
             yield f"attribute {name!r}: expected sizes of at least 1, got {value}"
     kernel, rank = build.get_attr(node, "kernel_shape"), build.rank(node.inputs[0]) if node.inputs else None
-    if kernel is not None and rank is not None and len(kernel) != rank - 2:
+    if isinstance(kernel, tuple | list) and rank is not None and len(kernel) != rank - 2:  # another type has a rule
         yield f"attribute 'kernel_shape': expected {rank - 2} sizes for an input of rank {rank}, got {list(kernel)}"
 
 

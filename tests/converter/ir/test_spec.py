@@ -123,6 +123,13 @@ def test_a_kernel_has_a_size_for_every_axis_of_the_picture():
     assert any("expected 0 sizes for an input of rank 2, got [3, 3]" in text for text in spec.violations(model))
 
 
+@pytest.mark.parametrize("size", [3, 2.5, "3"])
+def test_a_kernel_of_another_type_is_named(size):
+    model = valid()
+    add(model, "AveragePool", [model.graph.inputs[0]], kernel_shape=size)
+    assert any("attribute 'kernel_shape': expected INTS" in text for text in spec.violations(model))
+
+
 def test_an_operator_newer_than_the_opset_has_its_operands():
     """ONNX's inference ends the process over a RegexFullMatch without one."""
     node = onnx.helper.make_node("RegexFullMatch", [""], ["y"], pattern="a")
