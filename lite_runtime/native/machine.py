@@ -1,6 +1,7 @@
 """What this machine is: its LLVM triple, and the features of its processor, asked of the processor or its system.
 
-Not of /proc/cpuinfo: under emulation it may show another processor. Features have Linux's names.
+Of /proc/cpuinfo only where nothing else answers: under emulation it may show another processor. Features have Linux's
+names.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _x86() -> Iterable[str]:
     cpuid = _code(_CPUID, None, *[ctypes.c_uint32] * 2, ctypes.c_void_p)
     xgetbv = _code(_XGETBV, ctypes.c_uint64)
     if cpuid is None or xgetbv is None:
-        return ()
+        return _listed()
     found = (ctypes.c_uint32 * 4)()
 
     def registers(leaf: int, subleaf: int) -> list[int]:
@@ -106,6 +107,15 @@ def _x86() -> Iterable[str]:
         for name, (bit, needed) in names.items()
         if registers(leaf, subleaf)[register] >> bit & 1 and saved & needed == needed
     ]
+
+
+def _listed() -> Iterable[str]:
+    """What Linux lists, for processes that may map no code of their own."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ())
+    except OSError:
+        return ()
 
 
 # -- Arm and RISC-V: what the system says ------------------------------------------------------------------------------

@@ -136,16 +136,16 @@ def test_the_processor_says_what_the_system_says() -> None:
     assert machine.features() == known & set(said.split())
 
 
-def test_a_machine_that_maps_no_code_from_memory_has_no_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a crash: references still run."""
+def test_a_process_that_may_map_no_code_reads_what_linux_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     if machine.triple() != "x86_64-unknown-linux-gnu":
         pytest.skip("only x86-64 asks the processor itself")
+    asked = machine.features()
 
     def refused(*_: object, **__: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(machine.mmap, "mmap", refused)
-    assert machine.features() == frozenset()
+    assert asked and asked <= machine.features()
 
 
 def test_code_in_memory_runs_where_a_file_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

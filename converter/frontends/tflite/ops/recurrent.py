@@ -155,16 +155,20 @@ class _Stored(NamedTuple):
 
 
 def _stored(op: Op, slots: Sequence[int], negate: Sequence[int] = ()) -> _Stored | None:
-    """Constants without zero points, quantised by tensor or by row; those at positions `negate` are negated."""
+    """Matrices without zero points, quantised by tensor or by row; those at positions `negate` are negated."""
     stored, scales = [], []
     for k, tensor in enumerate(op.tensor(i) for i in slots):
         quant, array = tensor.quant, tensor.array
         if quant is None or array is None or array.dtype != np.int8 or quant.block or quant.axis:
             return None
+        if array.ndim != 2 or np.size(quant.scale) not in (1, len(array)):
+            return None
         if np.any(quant.zero_point) or array.min(initial=0) == -128:
             return None
         stored.append(-array if k in negate else array)
         scales.append(np.broadcast_to(quant.scale, len(array)))
+    if len({array.shape[1] for array in stored}) != 1:
+        return None
     return _Stored(np.concatenate(stored), np.concatenate(scales))
 
 
