@@ -1,8 +1,9 @@
 """Kernels' object files -> one WebAssembly module with the kernels that a model uses, and what they need.
 
 This is not a general linker: it refuses, by name, symbols from outside and relocations that are not in its table.
-Functions and data that no kernel in use reaches are left out. Memory: the stack from 0 up, so that one that overflows
-traps instead of overwriting data, then the data, then `heap`, from where the module's user may use memory.
+Functions and data that no kernel in use reaches are left out. Memory: the stack from 0 up, as large as the deepest
+chain of calls needs, then the data, then `heap`, from where the module's user may use memory. A stack that overflowed
+would trap, as addresses below 0 are outside.
 
 The module imports nothing. It exports `memory`, `heap` (a byte offset) and `run` (address of a context; see
 `kernels/walker.py`). Kernel i has the place i + 1 in the table of functions. A custom section `msedge.kernels` names
@@ -11,6 +12,7 @@ the kernels in this order, one a line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from converter.ahead.wasm_object import (
@@ -18,25 +20,28 @@ from converter.ahead.wasm_object import (
     FUNCTION,
     GLOBAL,
     TABLE,
+    Function,
     Object,
     Piece,
     Relocation,
+    Segment,
     Symbol,
     read_object,
+    read_sleb,
     sleb,
     uleb,
 )
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.native.build import BuildError
 
-__all__ = ["KERNELS", "STACK", "link"]
+__all__ = ["KERNELS", "link"]
 
-STACK = 1 << 17
-"""Bytes of stack; the largest frame of a kernel has less than a tenth of it."""
 KERNELS = "msedge.kernels"
 """The custom section that names the kernels."""
-_PAGE = 1 << 16
+_PAGE, _ALIGN = 1 << 16, 64
 _RUN = "walker.alone"
+_RESERVE = 1024
+"""Bytes of stack beside the frames of functions."""
 _I32, _FUNCREF = b"\x7f", b"\x70"
 _FUNCTION_LEB, _TABLE_SLEB, _TABLE_I32, _DATA_LEB, _DATA_SLEB, _DATA_I32, _TYPE_LEB, _GLOBAL_LEB = range(8)
 _TABLE_NUMBER = 20
@@ -64,7 +69,15 @@ class _Module:
         self.segments: dict[_Place, int] = {}
         self.types: dict[bytes, int] = {}
         self.table: dict[_Place, int] = {}
-        self.end = STACK
+        self._depths: dict[_Place, int] = {}
+
+    def function(self, place: _Place) -> Function:
+        """A function by its place."""
+        return self.objects[place.object].functions[place.index]
+
+    def segment(self, place: _Place) -> Segment:
+        """A segment by its place."""
+        return self.objects[place.object].segments[place.index]
 
     def root(self, name: str) -> _Place:
         """A function by its symbol, with everything that it reaches. Raises BuildError if there is none."""
@@ -77,21 +90,14 @@ class _Module:
         waiting: list[tuple[int, _Place]] = [(FUNCTION, first)]
         while waiting:
             kind, place = waiting.pop()
+            there: dict[_Place, int] = self.functions if kind == FUNCTION else self.segments
+            if place in there:
+                continue
+            there[place] = len(there)
             obj = self.objects[place.object]
             if kind == FUNCTION:
-                if place in self.functions:
-                    continue
-                self.functions[place] = len(self.functions)
-                self.type_of(obj, obj.functions[place.index].type)
-                body = obj.functions[place.index].body
-            else:
-                if place in self.segments:
-                    continue
-                segment = obj.segments[place.index]
-                body = segment.body
-                self.segments[place] = -(-self.end // segment.align) * segment.align
-                self.end = self.segments[place] + len(body.content)
-            for relocation in body.relocations:
+                self.type_of(obj, self.function(place).type)
+            for relocation in (self.function(place) if kind == FUNCTION else self.segment(place)).body.relocations:
                 if relocation.kind == _TYPE_LEB:
                     self.type_of(obj, relocation.index)
                     continue
@@ -100,6 +106,30 @@ class _Module:
                     waiting.append((symbol.kind, self._place(place.object, symbol)))
                 if relocation.kind in (_TABLE_SLEB, _TABLE_I32):
                     self.in_table(self._place(place.object, symbol))
+
+    def lay_out(self, run: _Place) -> tuple[int, int]:
+        """Give segments their addresses; the sizes of the stack, and of stack and data. run: calls what is in the
+        table."""
+        below = max((self._depth(place) for place in self.table), default=0)
+        stack = end = -(-(self._depth(run) + below + _RESERVE) // _ALIGN) * _ALIGN
+        for place in self.segments:
+            segment = self.segment(place)
+            self.segments[place] = -(-end // segment.align) * segment.align
+            end = self.segments[place] + len(segment.body.content)
+        return stack, -(-end // _ALIGN) * _ALIGN
+
+    def _depth(self, place: _Place) -> int:
+        """Bytes of stack that a function and those that it calls by name need. Raises BuildError for recursion."""
+        if place not in self._depths:
+            self._depths[place] = -1
+            body, obj = self.function(place).body, self.objects[place.object]
+            called = {
+                self._place(place.object, obj.symbols[r.index]) for r in body.relocations if r.kind == _FUNCTION_LEB
+            }
+            self._depths[place] = _frame(body, self.titles[place.object]) + max(map(self._depth, called), default=0)
+        if self._depths[place] < 0:
+            raise BuildError(f"{self.titles[place.object]} has a function that calls itself, which no kernel may")
+        return self._depths[place]
 
     def _place(self, number: int, symbol: Symbol) -> _Place:
         if symbol.index < 0:
@@ -146,6 +176,25 @@ class _Module:
         return self.functions[place] if relocation.kind == _FUNCTION_LEB else self.table[place]
 
 
+def _frame(body: Piece, title: str) -> int:
+    """Bytes of stack that a function takes: it subtracts a constant from the stack's global once."""
+    frame = 0
+    for relocation in body.relocations:
+        if relocation.kind != _GLOBAL_LEB or body.content[relocation.offset - 1] != _GLOBAL_GET:
+            continue
+        found = _TAKEN.match(body.content, relocation.offset + 5)
+        if found is None or frame:
+            raise BuildError(f"{title} has a function whose use of the stack is not constant, which no kernel may")
+        frame = read_sleb(found[1]) + _ALIGN
+    return frame
+
+
+_GLOBAL_GET = 0x23
+_N = rb"[\x80-\xff]*[\x00-\x7f]"
+_TAKEN = re.compile(rb"(?:\x22%b(?:\x21%b|\x1a)\x20%b)?\x41(%b)\x6b" % (_N, _N, _N, _N), re.DOTALL)
+"""After the global's value: i32.const, i32.sub; where the frame is aligned, copies of the value to locals first."""
+
+
 def _word(value: int) -> bytes:
     return value.to_bytes(4, "little")
 
@@ -174,18 +223,12 @@ def link(files: Mapping[str, bytes], kernels: Sequence[str]) -> bytes:
     run = module.root(_RUN)
     for name in kernels:
         module.in_table(module.root(name))
-    bodies = [
-        _sized(module.resolved(place.object, module.objects[place.object].functions[place.index].body))
-        for place in module.functions
-    ]
-    kinds = [
-        uleb(module.type_of(module.objects[place.object], module.objects[place.object].functions[place.index].type))
-        for place in module.functions
-    ]
-    heap = -(-module.end // 64) * 64
+    stack, heap = module.lay_out(run)
+    bodies = [_sized(module.resolved(place.object, module.function(place).body)) for place in module.functions]
+    kinds = [uleb(module.type_of(module.objects[p.object], module.function(p).type)) for p in module.functions]
     segments = []
     for place, at in module.segments.items():
-        content = module.resolved(place.object, module.objects[place.object].segments[place.index].body)
+        content = module.resolved(place.object, module.segment(place).body)
         if content.strip(b"\0"):
             segments.append(b"\0\x41" + sleb(at) + b"\x0b" + _sized(content))
     table = [uleb(module.functions[place]) for place in module.table]
@@ -195,7 +238,7 @@ def link(files: Mapping[str, bytes], kernels: Sequence[str]) -> bytes:
         (3, _vector(kinds)),
         (4, _vector([_FUNCREF + b"\1" + 2 * uleb(len(table) + 1)])),
         (5, _vector([b"\0" + uleb(-(-heap // _PAGE))])),
-        (6, _vector([_I32 + b"\1\x41" + sleb(STACK) + b"\x0b", _I32 + b"\0\x41" + sleb(heap) + b"\x0b"])),
+        (6, _vector([_I32 + b"\1\x41" + sleb(stack) + b"\x0b", _I32 + b"\0\x41" + sleb(heap) + b"\x0b"])),
         (7, _vector([_sized(name.encode()) + what for name, what in exports])),
         (9, _vector([b"\0\x41\1\x0b" + _vector(table)])),
         (10, _vector(bodies)),

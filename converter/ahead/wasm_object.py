@@ -12,7 +12,7 @@ from lite_runtime.frozen import NamedTuple
 from lite_runtime.native.build import BuildError
 
 __all__ = ["DATA", "FUNCTION", "GLOBAL", "TABLE", "Function", "Object", "Piece", "Relocation", "Segment", "Symbol"]
-__all__ += ["read_object", "sleb", "uleb"]
+__all__ += ["read_object", "read_sleb", "sleb", "uleb"]
 
 _MAGIC = b"\0asm\1\0\0\0"
 _CUSTOM, _TYPE, _IMPORT, _FUNCTION, _CODE, _DATA = 0, 1, 2, 3, 10, 11
@@ -44,6 +44,11 @@ def sleb(value: int) -> bytes:
             out.append(low)
             return bytes(out)
         out.append(low | 0x80)
+
+
+def read_sleb(content: bytes) -> int:
+    """The signed number at the start of these bytes, in LEB128."""
+    return _Reader(content).sleb()
 
 
 class Relocation(NamedTuple):
