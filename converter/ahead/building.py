@@ -27,6 +27,8 @@ from lite_runtime.targets import AHEAD, named
 
 __all__ = ["Built", "build"]
 
+MODEL = "model.msflat"
+"""The flat file's name, which also shows that a folder was made here."""
 _WALKER = "walker"
 _TOLERANCES = (1e-4, 5e-2)
 """By what share of an output's largest magnitude floats may differ from this machine's: without integers inside, the
@@ -56,10 +58,12 @@ def build(
     """Write a folder with everything that runs one signature of a bundle on a target.
 
     shapes: of inputs with open sizes. Kernels that are not compiled yet are compiled now (needs numba). Files are
-    written when all of them are made. Raises MsedgeError for an unknown target, BundleError for a source that is no
-    bundle, InputError and UnsupportedOpError as `plan_ahead` does, MissingExtraError without a compiler.
+    written when all of them are made, the model last. Raises MsedgeError for an unknown target and for a folder with
+    other files, BundleError for a source that is no bundle, InputError and UnsupportedOpError as `plan_ahead` does,
+    MissingExtraError without a compiler.
     """
     wanted = named(target, AHEAD)
+    _check_folder(folder)
     held = bundles.read(source)
     graph = signature_of(held, signature)
     made = plan_ahead(graph, shapes, wanted)
@@ -73,11 +77,27 @@ def build(
         "kernels_sha256": sha256(kernels).hexdigest(),
     }
     flat = flat_file(graph, made, _sample(held, graph, made, signature), facts)
-    files = {"model.msflat": flat, "kernels.wasm": kernels, **files_of(_ports(graph.inputs, made), _ports(graph.outputs, made))}
+    package = files_of(_ports(graph.inputs, made), _ports(graph.outputs, made))
+    files = {"kernels.wasm": kernels, **package, MODEL: flat}
     _write(folder, files)
     sizes = {name: len(content) for name, content in files.items()}
     steps = len(made.records)
     return Built(os.fspath(folder), sizes, made.kernels, len(compress(kernels, 9)), steps, made.arena_bytes)
+
+
+def _check_folder(folder: str | os.PathLike[str]) -> None:
+    """Refuse a folder with files of others, which could have the same names."""
+    try:
+        there = os.listdir(folder)
+    except FileNotFoundError:
+        return
+    except OSError as problem:
+        raise MsedgeError(f"cannot write to {os.fspath(folder)!r}: {problem.strerror}; choose another folder") from None
+    if there and MODEL not in there:
+        raise MsedgeError(
+            f"{os.fspath(folder)!r} has files that msedge build did not make ({', '.join(sorted(there)[:3])}), and some "
+            "might be replaced; choose a new folder"
+        )
 
 
 def _write(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:

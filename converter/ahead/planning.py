@@ -63,6 +63,9 @@ def plan_ahead(graph: Graph, shapes: Mapping[str, tuple[int, ...]], target: Targ
 
 def _check_shapes(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Every input has one shape: its declared one, or a given one that fits."""
+    names = [value.name for value in graph.inputs]
+    if unknown := sorted(set(shapes) - set(names)):
+        raise InputError(f"expected shapes of the inputs {', '.join(names)}, got one of {', '.join(unknown)}")
     unsized = [v for v in graph.inputs if v.name not in shapes and not _sized(v.shape)]
     if unsized:
         found = " and ".join(f"{v.name!r} [{', '.join(str(d or '?') for d in v.shape or '?')}]" for v in unsized)

@@ -39,7 +39,6 @@ __all__ = ["KERNELS", "link"]
 KERNELS = "msedge.kernels"
 """The custom section that names the kernels."""
 _PAGE, _ALIGN = 1 << 16, 64
-_RUN = "walker.alone"
 _RESERVE = 1024
 """Bytes of stack beside the frames of functions."""
 _I32, _FUNCREF = b"\x7f", b"\x70"
@@ -213,14 +212,15 @@ _ENCODINGS: Mapping[int, tuple[Callable[[int], bytes], int]] = {
 """Kinds of relocations: how the number is written, and the bytes that LLVM left for it."""
 
 
-def link(files: Mapping[str, bytes], kernels: Sequence[str]) -> bytes:
-    """A module of kernels named FAMILY.KERNEL. files: object files by family, with that of the walker.
+def link(files: Mapping[str, bytes], kernels: Sequence[str], entry: str = "walker.alone") -> bytes:
+    """A module of kernels named FAMILY.KERNEL. files: object files by family, with that of `entry`, which is exported as
+    `run`.
 
     Raises BuildError for a file that is no object, for a kernel that is missing, and for anything from outside.
     """
     titles = list(files)
     module = _Module([read_object(files[title], title) for title in titles], titles)
-    run = module.root(_RUN)
+    run = module.root(entry)
     for name in kernels:
         module.in_table(module.root(name))
     stack, heap = module.lay_out(run)
