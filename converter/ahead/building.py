@@ -95,8 +95,8 @@ def _check_folder(folder: str | os.PathLike[str]) -> None:
         raise MsedgeError(f"cannot write to {os.fspath(folder)!r}: {problem.strerror}; choose another folder") from None
     if there and MODEL not in there:
         raise MsedgeError(
-            f"{os.fspath(folder)!r} has files that msedge build did not make ({', '.join(sorted(there)[:3])}), and some "
-            "might be replaced; choose a new folder"
+            f"{os.fspath(folder)!r} has files that msedge build did not make ({', '.join(sorted(there)[:3])}), and "
+            "some might be replaced; choose a new folder"
         )
 
 

@@ -1,4 +1,4 @@
-"""The files of a folder for JavaScript beside the model and its kernels: the module, its types, package.json, README."""
+"""The files for JavaScript beside a model and its kernels: the module, its types, package.json and a README."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _ARRAYS = {
     "float64": "Float64Array",
 }
 """JavaScript's arrays by dtype, as in `web/msedge.mjs`."""
-_FILES = ("msedge.mjs", "msedge.d.ts", "model.msflat", "kernels.wasm")
+_FILES = ("msedge.mjs", "msedge.d.mts", "model.msflat", "kernels.wasm")
 
 
 def files_of(inputs: Sequence[Value], outputs: Sequence[Value]) -> dict[str, bytes]:
     """The files by name. inputs, outputs: with all sizes known."""
     web = files(__package__) / "web"
-    types = (web / "msedge.d.ts").read_text("utf-8") + _types("Inputs", inputs) + _types("Outputs", outputs)
+    types = (web / "msedge.d.mts").read_text("utf-8") + _types("Inputs", inputs) + _types("Outputs", outputs)
     return {
         "msedge.mjs": (web / "msedge.mjs").read_bytes(),
-        "msedge.d.ts": types.encode(),
+        "msedge.d.mts": types.encode(),
         "package.json": (json.dumps(_PACKAGE, indent=2) + "\n").encode(),
         "README.md": _readme(inputs, outputs).encode(),
     }
@@ -46,7 +46,7 @@ _PACKAGE = {
     "private": True,
     "type": "module",
     "exports": {
-        ".": {"types": "./msedge.d.ts", "default": "./msedge.mjs"},
+        ".": {"types": "./msedge.d.mts", "default": "./msedge.mjs"},
         "./model.msflat": "./model.msflat",
         "./kernels.wasm": "./kernels.wasm",
     },
@@ -98,8 +98,8 @@ const results = model.run({{
 console.log(results[{first}]);
 ```
 
-`load({{ model, kernels }})` takes URLs, paths (in Node) or bytes. In a page: serve the folder by https or from localhost,
-with `script-src 'self' 'wasm-unsafe-eval'` and `connect-src 'self'` if there is a Content-Security-Policy.
+`load({{ model, kernels }})` takes URLs, paths (in Node) or bytes. In a page: serve the folder by https or from
+localhost, with `script-src 'self' 'wasm-unsafe-eval'` and `connect-src 'self'` if there is a Content-Security-Policy.
 
 `model.msflat` and `kernels.wasm` belong together: a model's file names the digest of its kernels.
 """

@@ -50,7 +50,7 @@ class _Place(NamedTuple):
     """A function or a segment: the number of its object, and its number there."""
 
     object: int
-    index: int
+    number: int
 
 
 class _Module:
@@ -59,10 +59,10 @@ class _Module:
     def __init__(self, objects: Sequence[Object], titles: Sequence[str]) -> None:
         self.objects, self.titles = objects, titles
         self.defined = {
-            symbol.name: _Place(i, symbol.index)
+            symbol.name: _Place(i, symbol.number)
             for i, obj in enumerate(objects)
             for symbol in obj.symbols
-            if symbol.kind == FUNCTION and symbol.index >= 0
+            if symbol.kind == FUNCTION and symbol.number >= 0
         }
         self.functions: dict[_Place, int] = {}
         self.segments: dict[_Place, int] = {}
@@ -72,11 +72,11 @@ class _Module:
 
     def function(self, place: _Place) -> Function:
         """A function by its place."""
-        return self.objects[place.object].functions[place.index]
+        return self.objects[place.object].functions[place.number]
 
     def segment(self, place: _Place) -> Segment:
         """A segment by its place."""
-        return self.objects[place.object].segments[place.index]
+        return self.objects[place.object].segments[place.number]
 
     def root(self, name: str) -> _Place:
         """A function by its symbol, with everything that it reaches. Raises BuildError if there is none."""
@@ -98,9 +98,9 @@ class _Module:
                 self.type_of(obj, self.function(place).type)
             for relocation in (self.function(place) if kind == FUNCTION else self.segment(place)).body.relocations:
                 if relocation.kind == _TYPE_LEB:
-                    self.type_of(obj, relocation.index)
+                    self.type_of(obj, relocation.number)
                     continue
-                symbol = obj.symbols[relocation.index]
+                symbol = obj.symbols[relocation.number]
                 if symbol.kind in (FUNCTION, DATA):
                     waiting.append((symbol.kind, self._place(place.object, symbol)))
                 if relocation.kind in (_TABLE_SLEB, _TABLE_I32):
@@ -123,7 +123,7 @@ class _Module:
             self._depths[place] = -1
             body, obj = self.function(place).body, self.objects[place.object]
             called = {
-                self._place(place.object, obj.symbols[r.index]) for r in body.relocations if r.kind == _FUNCTION_LEB
+                self._place(place.object, obj.symbols[r.number]) for r in body.relocations if r.kind == _FUNCTION_LEB
             }
             self._depths[place] = _frame(body, self.titles[place.object]) + max(map(self._depth, called), default=0)
         if self._depths[place] < 0:
@@ -131,9 +131,9 @@ class _Module:
         return self._depths[place]
 
     def _place(self, number: int, symbol: Symbol) -> _Place:
-        if symbol.index < 0:
-            raise BuildError(f"{self.titles[number]} needs {symbol.name or 'an import'}, which no kernel may")
-        return _Place(number, symbol.index)
+        if symbol.number < 0:
+            raise BuildError(f"{self.titles[number]} needs {symbol.name}, which no kernel may")
+        return _Place(number, symbol.number)
 
     def type_of(self, obj: Object, index: int) -> int:
         """The module's number of an object's type."""
@@ -161,8 +161,8 @@ class _Module:
     def _value(self, number: int, relocation: Relocation) -> int:
         obj = self.objects[number]
         if relocation.kind == _TYPE_LEB:
-            return self.type_of(obj, relocation.index)
-        symbol = obj.symbols[relocation.index]
+            return self.type_of(obj, relocation.number)
+        symbol = obj.symbols[relocation.number]
         if symbol.kind == GLOBAL:
             if symbol.name not in ("", "__stack_pointer"):
                 raise BuildError(f"{self.titles[number]} needs the global {symbol.name}, which no kernel may")
@@ -190,7 +190,7 @@ def _frame(body: Piece, title: str) -> int:
 
 _GLOBAL_GET = 0x23
 _N = rb"[\x80-\xff]*[\x00-\x7f]"
-_TAKEN = re.compile(rb"(?:\x22%b(?:\x21%b|\x1a)\x20%b)?\x41(%b)\x6b" % (_N, _N, _N, _N), re.DOTALL)
+_TAKEN = re.compile(rb"(?:\x22%b(?:(?:\x21%b|\x1a)\x20%b)?)?\x41(%b)\x6b" % (_N, _N, _N, _N), re.DOTALL)
 """After the global's value: i32.const, i32.sub; where the frame is aligned, copies of the value to locals first."""
 
 
@@ -213,8 +213,8 @@ _ENCODINGS: Mapping[int, tuple[Callable[[int], bytes], int]] = {
 
 
 def link(files: Mapping[str, bytes], kernels: Sequence[str], entry: str = "walker.alone") -> bytes:
-    """A module of kernels named FAMILY.KERNEL. files: object files by family, with that of `entry`, which is exported as
-    `run`.
+    """A module of kernels named FAMILY.KERNEL. files: object files by family, with that of `entry`, which is exported
+    as `run`.
 
     Raises BuildError for a file that is no object, for a kernel that is missing, and for anything from outside.
     """

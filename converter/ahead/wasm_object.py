@@ -52,11 +52,12 @@ def read_sleb(content: bytes) -> int:
 
 
 class Relocation(NamedTuple):
-    """`size` bytes at `offset` of a function or segment, which depend on a symbol (a type for kind 6) plus `addend`."""
+    """Bytes at `offset` of a function or segment that depend on a symbol (a type for kind 6), by its `number`, and on
+    `addend`."""
 
     kind: int
     offset: int
-    index: int
+    number: int
     addend: int
 
 
@@ -82,12 +83,12 @@ class Segment(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """A name for a function, a place in a segment, or an import. index: of the function, counted without imports, or
+    """A name for a function, a place in a segment, or an import. number: of the function, counted without imports, or
     the segment; -1 if it is not defined here."""
 
     kind: int
     name: str
-    index: int
+    number: int
     offset: int = 0
 
 
@@ -196,17 +197,17 @@ class _Parts:
             found.append(self.content[begin : reader.at])
         return found
 
-    def _imported_functions(self) -> int:
+    def _imported_functions(self) -> list[str]:
         there = self._of(_IMPORT)
         if there is None:
-            return 0
+            return []
         _, reader, _ = there
-        count = 0
+        names = []
         for _ in range(reader.uleb()):
             module, name, kind = reader.name(), reader.name(), reader.byte()
             if kind == _IMPORTED_FUNCTION:
                 reader.uleb()
-                count += 1
+                names.append(name)
             elif kind == _IMPORTED_TABLE:
                 reader.byte()
                 reader.limits()
@@ -216,7 +217,7 @@ class _Parts:
                 reader.take(2)
             else:
                 raise ValueError(f"an import {module}.{name} of kind {kind}")
-        return count
+        return names
 
     def _function_types(self) -> list[int]:
         there = self._of(_FUNCTION)
@@ -261,7 +262,7 @@ class _Parts:
                 rows.append(Relocation(how, offset, index, reader.sleb() if how in _WITH_ADDEND else 0))
         return found
 
-    def _linking(self, imported: int) -> tuple[list[int], list[Symbol]]:
+    def _linking(self, imported: Sequence[str]) -> tuple[list[int], list[Symbol]]:
         aligns: list[int] = []
         symbols: list[Symbol] = []
         for kind, name, inner, _ in self.sections:
@@ -284,7 +285,7 @@ class _Parts:
         return aligns, symbols
 
 
-def _symbol(reader: _Reader, imported: int) -> Symbol:
+def _symbol(reader: _Reader, imported: Sequence[str]) -> Symbol:
     kind, flags = reader.byte(), reader.uleb()
     defined = not flags & _UNDEFINED
     if kind == DATA:
@@ -297,8 +298,9 @@ def _symbol(reader: _Reader, imported: int) -> Symbol:
     if kind == SECTION:
         return Symbol(kind, "", reader.uleb())
     index = reader.uleb()
-    name = reader.name() if defined or flags & _EXPLICIT_NAME else ""
-    return Symbol(kind, name, index - imported if defined and kind == FUNCTION else -1)
+    names_itself = defined or flags & _EXPLICIT_NAME
+    name = reader.name() if names_itself else imported[index] if kind == FUNCTION else ""
+    return Symbol(kind, name, index - len(imported) if defined and kind == FUNCTION else -1)
 
 
 def _pieces(found: Sequence[tuple[int, bytes]], relocations: Sequence[Relocation]) -> list[Piece]:
@@ -306,7 +308,7 @@ def _pieces(found: Sequence[tuple[int, bytes]], relocations: Sequence[Relocation
     made = []
     for begin, content in found:
         own = (r for r in relocations if begin <= r.offset < begin + len(content))
-        rows = sorted((Relocation(r.kind, r.offset - begin, r.index, r.addend) for r in own), key=lambda r: r.offset)
+        rows = sorted((Relocation(r.kind, r.offset - begin, r.number, r.addend) for r in own), key=lambda r: r.offset)
         made.append(Piece(content, rows))
     if sum(len(piece.relocations) for piece in made) != len(relocations):
         raise ValueError("relocations outside functions and data")

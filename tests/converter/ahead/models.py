@@ -50,7 +50,8 @@ def transformer() -> bytes:
     b = Builder()
     x = b.input("x", (1, 9, 16))
     q, k, v = (b("MatMul", x, b.weight(16, 16)) for _ in range(3))
-    scores = b("Softmax", b("Mul", b("MatMul", q, b("Transpose", k, perm=[0, 2, 1])), b.const(np.float32(0.25))), axis=-1)
+    products = b("MatMul", q, b("Transpose", k, perm=[0, 2, 1]))
+    scores = b("Softmax", b("Mul", products, b.const(np.float32(0.25))), axis=-1)
     mixed = b("Add", x, b("MatMul", b("MatMul", scores, v), b.weight(16, 16)))
     normal = b("LayerNormalization", mixed, b.weight(16), b.weight(16), axis=-1)
     wide = b("Gelu", b("Add", b("MatMul", normal, b.weight(16, 40)), b.weight(40)))
@@ -63,7 +64,8 @@ def several() -> bytes:
     x, i, c = b.input("x", (2, 6)), b.input("i", (3,), np.int64), b.input("c", (2, 6), np.bool_)
     chosen = b("Where", c, x, b("Neg", x))
     picked = b("Gather", chosen, i, axis=1)
-    return _bundle(b.model(picked, b("Reshape", x, b.const([3, 4], np.int64)), b("Identity", b.const([1, 2, 3], np.int32))))
+    view, constant = b("Reshape", x, b.const([3, 4], np.int64)), b("Identity", b.const([1, 2, 3], np.int32))
+    return _bundle(b.model(picked, view, constant))
 
 
 def dense() -> bytes:
