@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from gzip import compress
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from converter.ahead import build
 from lite_runtime import bundle
 from lite_runtime.errors import InputError, MsedgeError, UnsupportedOpError
 from lite_runtime.graph import Array, Value, numpy_dtype
-from lite_runtime.native.target import host
+from lite_runtime.native.target import host, runnable
 from tests.converter.ahead import models, node
 from tests.converter.support import Builder
 
@@ -60,6 +63,25 @@ def check(source: bytes | str, folder: Path) -> None:
 @pytest.mark.parametrize("name", models.MODELS)
 def test_node_computes_what_kernels_compute_here(name: str, tmp_path: Path) -> None:
     check(models.MODELS[name](), tmp_path / "built")
+
+
+@node.needs_node
+@pytest.mark.skipif("x86-64-v2" not in {target.name for target in runnable()}, reason="another processor")
+def test_floats_have_the_bits_of_the_target_that_does_not_fuse_either(tmp_path: Path) -> None:
+    (tmp_path / "model.mslite").write_bytes(models.transformer())
+    x = np.random.default_rng(2).standard_normal((1, 9, 16)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    build(tmp_path / "model.mslite", tmp_path / "built")
+    code = (
+        "import sys, numpy, lite_runtime\n"
+        "model = lite_runtime.load('model.mslite', backend='native')\n"
+        "[y] = model.run({'x': numpy.load('x.npy')}).values()\n"
+        "numpy.save('y.npy', y)\n"
+    )
+    environment = {**os.environ, "MSEDGE_TARGET": "x86-64-v2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)
+    [found] = node.run(tmp_path / "built", {"x": x}).outputs.values()
+    assert found.tobytes() == np.load(tmp_path / "y.npy").tobytes()
 
 
 @node.needs_node
