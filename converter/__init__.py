@@ -3,6 +3,7 @@
     conversion = converter.convert("model.onnx", output="model.mslite")
     model = converter.to_ir("model.onnx")           # onnx_ir.Model, one opset, shapes inferred
     graph = converter.lower(model)                  # lite_runtime.graph.Graph
+    converter.build("model.mslite", "web", "wasm32") # a folder for browsers and Node
 
 Importing this package loads nothing heavy; each public name is imported when it is first used.
 """
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from lite_runtime._lazy import lazy
 
 if TYPE_CHECKING:
+    from converter.ahead import Built, build
     from converter.conversion import Conversion, convert
     from converter.cutting import cut
     from converter.errors import ConvertError, QuantizeError, TrainingError, UnsupportedOpError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accuracy",
+    "Built",
     "Conversion",
     "ConvertError",
     "Lora",
@@ -39,6 +42,7 @@ __all__ = [
     "Training",
     "TrainingError",
     "UnsupportedOpError",
+    "build",
     "convert",
     "custom",
     "cut",
@@ -50,6 +54,8 @@ __all__ = [
 
 _HOMES = {
     "Accuracy": "converter.quantize.accuracy.evaluation",
+    "Built": "converter.ahead",
+    "build": "converter.ahead",
     "Conversion": "converter.conversion",
     "ConvertError": "converter.errors",
     "Lora": "converter.training.options",

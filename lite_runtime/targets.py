@@ -6,10 +6,12 @@ run, `lite_runtime.native.target` says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lite_runtime.errors import MsedgeError
 from lite_runtime.frozen import NamedTuple
 
-__all__ = ["PLAIN", "ROWS", "TARGETS", "Shape", "Target", "named", "with_bases"]
+__all__ = ["AHEAD", "PLAIN", "ROWS", "TARGETS", "Shape", "Target", "named", "with_bases"]
 
 
 class Shape(NamedTuple):
@@ -42,7 +44,8 @@ class Target(NamedTuple):
     triple, cpu, features: LLVM's names. dot: the instruction that sums products of bytes (`codegen`), "" for none; the
     sums are the same with all of them. needs: what the machine must have, by the names in `machine.py`. base: the
     target without this one's last feature, with which it shares code that is the same for both. page: the greatest
-    page size of such machines.
+    page size of such machines. linked: whether code has no open references; otherwise it is an object file, which is
+    linked for each model (`converter.ahead`).
     """
 
     name: str
@@ -54,6 +57,7 @@ class Target(NamedTuple):
     needs: frozenset[str] = frozenset()
     base: str = ""
     page: int = 4096
+    linked: bool = True
 
     @property
     def lanes(self) -> int:
@@ -154,17 +158,22 @@ TARGETS: tuple[Target, ...] = (
     ),
     *_RISCV,
 )
-"""Those of one system: best first."""
+"""Those whose kernels the runtime loads; of one system: best first."""
+_SIMD = "+simd128,+bulk-memory,+bulk-memory-opt,+sign-ext,+nontrapping-fptoint,+mutable-globals"
+AHEAD: tuple[Target, ...] = (
+    Target("wasm32", "wasm32-unknown-unknown", "generic", _SIMD, _SIMD128, "wasm.dot", linked=False),
+)
+"""Those for which models are built ahead of time (`converter.ahead`)."""
 PLAIN = Target("plain", "", "", "", _SIMD128, "")
 """Where there are no kernels: programs are planned for it only to be shown."""
 
 
-def named(name: str) -> Target:
+def named(name: str, among: Sequence[Target] = TARGETS) -> Target:
     """The target with this name; raises MsedgeError, with all names, if there is none."""
-    for target in TARGETS:
+    for target in among:
         if target.name == name:
             return target
-    raise MsedgeError(f"expected a target of {', '.join(t.name for t in TARGETS)}, got {name}")
+    raise MsedgeError(f"expected a target of {', '.join(t.name for t in among)}, got {name}")
 
 
 def with_bases(target: Target) -> list[Target]:

@@ -10,6 +10,7 @@ import typer.core
 
 from edge.cli import (
     bench,
+    build,
     convert,
     cut,
     demo,
@@ -35,6 +36,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "plan": plan.plan,
     "convert": convert.convert,
+    "build": build.build,
     "cut": cut.cut,
     "inspect": inspect.inspect,
     "run": run.run,

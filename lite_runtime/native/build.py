@@ -33,7 +33,7 @@ from lite_runtime._blake import blake2b
 from lite_runtime.errors import MissingExtraError, MsedgeError
 from lite_runtime.native import trust
 from lite_runtime.native.target import host
-from lite_runtime.targets import TARGETS, Shape, Target, with_bases
+from lite_runtime.targets import AHEAD, TARGETS, Shape, Target, with_bases
 
 __all__ = [
     "BuildError",
@@ -43,6 +43,7 @@ __all__ = [
     "addresses",
     "available",
     "cache_folder",
+    "code_for",
     "families",
     "function",
     "identity",
@@ -326,7 +327,7 @@ def _path(family: str, target: Target) -> str:
     facts = (MAGIC, target.triple, target.cpu, target.features, target.dot, target.page)
     portable = os.path.basename(_portable_path(family, target.shape_of(family)))
     h = blake2b(repr((portable, facts)).encode(), digest_size=12)
-    others = {t.processor for t in TARGETS} - {target.processor}
+    others = {t.processor for t in (*TARGETS, *AHEAD)} - {target.processor}
     for name in sorted(os.listdir(os.path.join(ROOT, "native", "codegen"))):
         if name.endswith(".py") and name[:-3] not in others:
             h.update(_source(f"native.codegen.{name[:-3]}"))
@@ -436,6 +437,16 @@ def _cached(family: str, target: Target) -> Image:
 def _kept_image(family: str, path: str) -> Image:
     with trust.opened(path) as file:
         return ImageFile(file, path).image(family)
+
+
+def code_for(families: Sequence[str], target: Target) -> dict[str, bytes]:
+    """Families' code for any target, compiled if it is not in the cache. Raises as `image` does."""
+    prepare(families, target=target)
+    found = {}
+    for family in families:
+        with trust.opened(path := _path(family, target)) as file:
+            found[family] = bytes(ImageFile(file, path).code(family)[0])
+    return found
 
 
 def function(family: str, name: str, *arguments: Any) -> Any:

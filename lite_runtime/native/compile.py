@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from lite_runtime.native import build, target, trust
 from lite_runtime.native.codegen.retarget import code_of
-from lite_runtime.targets import Target, named
+from lite_runtime.targets import AHEAD, TARGETS, Target, named
 
 
 def _kept_portable(family: str, wanted: Target) -> bytes:
@@ -64,4 +64,4 @@ def _locked(path: str) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    _prepare(named(sys.argv[1]), sys.argv[2:])
+    _prepare(named(sys.argv[1], (*TARGETS, *AHEAD)), sys.argv[2:])

@@ -76,6 +76,7 @@ def plan(
             " load it with a higher limit, or run smaller inputs"
         )
     program, kernels, records = _write(space, stage.specs, separate)
+    extents = tuple(tuple(_extent(space, o) for o in record.step.operands) for record in space.records)
     return Plan(
         program=program,
         kernels=kernels,
@@ -95,6 +96,7 @@ def plan(
         copies=tuple(dict.fromkeys(copies)),
         known=stage.known,
         refusals=space.refusals,
+        extents=extents,
         frontier=stage.frontier,
         rest=stage.rest,
     )
@@ -261,6 +263,14 @@ def _span(space: Workspace, operand: Operand, unit: int) -> _Span:
         return _Span(slot.base, slot.offset, slot.offset + slot.nbytes, True)
     start = operand.offset + slot.offset
     return _Span(slot.base, start, start + operand.spec.nbytes, slot.shared or slot.first == unit)
+
+
+def _extent(space: Workspace, operand: Operand | None) -> int:
+    """The bytes that an operand has from its offset on; a part of scratch memory has all that follows."""
+    if operand is None:
+        return 0
+    slot = space.slots[operand.slot]
+    return slot.nbytes - operand.offset if slot.scratch else operand.spec.nbytes
 
 
 class _Touched:

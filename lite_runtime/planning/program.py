@@ -70,5 +70,8 @@ class Plan(Frozen):
     known: Mapping[str, Array]
     refusals: Mapping[int, str] = MappingProxyType({})
     """By unit: the message of a run that fails there."""
+    extents: tuple[tuple[int, ...], ...] = ()
+    """By record: the bytes that each operand has from its offset on, 0 for one that is left out. Empty in a cached
+    plan."""
     frontier: tuple[Node, ...] = ()
     rest: Graph | None = None

@@ -303,6 +303,7 @@ def _encoded(made: Plan, data: memoryview) -> tuple[dict[str, Any], list[bytes |
         "where": {name: made.where[name] for name in (*made.inputs, *made.outputs, *made.copies)},
         "constants": [[base, *stored(array)] for base, array in made.constants.items()],
         "known": {},
+        "extents": (),
     }
     return doc, body
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lite_runtime.native.codegen import aarch64, armv7, riscv64, x86_64
+from lite_runtime.native.codegen import aarch64, armv7, riscv64, wasm32, x86_64
 from lite_runtime.native.codegen.operations import Emit
 from lite_runtime.targets import Target
 
@@ -14,6 +14,7 @@ _BY_PROCESSOR = {
     "aarch64": aarch64.bodies,
     "armv7": armv7.bodies,
     "riscv64": riscv64.bodies,
+    "wasm32": wasm32.bodies,
     "x86_64": x86_64.bodies,
 }
 

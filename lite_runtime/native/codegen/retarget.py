@@ -36,9 +36,11 @@ def llvm() -> Any:
 
 
 def code_of(bitcode: bytes, target: Target, family: str) -> tuple[bytes, dict[str, int]]:
-    """Position-independent code, and the offsets of kernels in it. Raises BuildError if it needs anything from
-    outside."""
+    """Position-independent code, and the offsets of kernels in it; of a target whose code is linked later, the object
+    file, and 0 for each. Raises BuildError if linked code needs anything from outside."""
     obj, symbols = object_of(bitcode, target, family)
+    if not target.linked:
+        return obj, {symbol.removeprefix(f"{family}."): 0 for symbol in symbols}
     code, offsets = link(obj, symbols)
     return code, {symbol.removeprefix(f"{family}."): offset for symbol, offset in offsets.items()}
 
@@ -89,10 +91,11 @@ def _with_support(whole: Any, machine: Any, target: Target) -> bytes:
 
 
 def _machine(target: Target) -> Any:
+    reloc = "pic" if target.linked else "static"
     return (
         llvm()
         .Target.from_triple(target.triple)
-        .create_target_machine(cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small")
+        .create_target_machine(cpu=target.cpu, features=target.features, opt=3, reloc=reloc, codemodel="small")
     )
 
 

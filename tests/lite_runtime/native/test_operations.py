@@ -7,7 +7,7 @@ import pytest
 from lite_runtime.native.codegen.bodies import bodies_of, body
 from lite_runtime.native.codegen.operations import OPERATIONS
 from lite_runtime.native.target import runnable
-from lite_runtime.targets import TARGETS, Target
+from lite_runtime.targets import AHEAD, TARGETS, Target
 from tests.lite_runtime.native import operations
 
 RUNS = [
@@ -20,14 +20,14 @@ def test_every_operation_has_a_case() -> None:
     assert set(OPERATIONS) == {*operations.CASES, "pause", "clock", "input_dot", "inputs_are_signed"}
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("target", (*TARGETS, *AHEAD), ids=lambda t: t.name)
 def test_inputs_are_multiplied_as_the_planner_thinks(target: Target) -> None:
     own = {name for name, _ in bodies_of(target)}
     assert ({"input_dot", "inputs_are_signed"} <= own) == target.signed
 
 
 def test_targets_have_functions_of_operations_alone() -> None:
-    for target in TARGETS:
+    for target in (*TARGETS, *AHEAD):
         assert {name for name, _ in bodies_of(target)} <= set(OPERATIONS), target
 
 

@@ -14,7 +14,7 @@ from lite_runtime.native import build, machine, target
 from lite_runtime.ops import _qpanels as q
 from lite_runtime.ops.registry import Operand, Spec
 from lite_runtime.planning.plan import Plan, plan
-from lite_runtime.targets import TARGETS, Target
+from lite_runtime.targets import AHEAD, TARGETS, Target
 
 RNG = np.random.default_rng(17)
 
@@ -68,7 +68,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("wanted", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("wanted", (*TARGETS, *AHEAD), ids=lambda t: t.name)
 def test_planning_is_the_same_work_for_every_target(nowhere: None, wanted: Target, dtype: str) -> None:
     made = planned(dtype, wanted)
     assert [record.name for record in made.records] == [record.name for record in planned(dtype, TARGETS[0]).records]
@@ -76,7 +76,7 @@ def test_planning_is_the_same_work_for_every_target(nowhere: None, wanted: Targe
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("wanted", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("wanted", (*TARGETS, *AHEAD), ids=lambda t: t.name)
 def test_inputs_are_flipped_to_what_the_target_multiplies(wanted: Target, dtype: str) -> None:
     """The zero point that the kernel sees is that of the flipped bytes."""
     graph, _ = network(dtype)

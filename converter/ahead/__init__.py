@@ -1,0 +1,14 @@
+"""Models built ahead of time, for targets that have kernels and no planner.
+
+build(bundle, folder, target)       a folder that a program of the target uses as it is
+planning     the plan; what the target cannot run is refused by name
+flat         the plan as one file
+wasm_object, wasm_link    kernels' object files -> one WebAssembly module
+web          the folder of a web page or a Node program (`web/`: its module)
+"""
+
+from __future__ import annotations
+
+from converter.ahead.building import Built, build
+
+__all__ = ["Built", "build"]

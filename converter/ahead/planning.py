@@ -1,0 +1,120 @@
+"""A signature's plan for a target that has kernels and nothing else: no planner, no NumPy reference.
+
+What such a target cannot run is refused here, by the operator's name and with what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lite_runtime.bundle import Bundle
+from lite_runtime.errors import InputError, UnsupportedOpError
+from lite_runtime.graph import Dim, Graph, Node
+from lite_runtime.planning.listing import planned
+from lite_runtime.planning.plan import JUMP
+from lite_runtime.planning.program import Plan
+from lite_runtime.steps.declaration import FLAGS
+from lite_runtime.targets import Target
+
+__all__ = ["DTYPES", "plan_ahead", "signature_of"]
+
+DTYPES = frozenset(
+    {
+        *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+        *("float16", "float32", "float64"),
+    }
+)
+"""Types of inputs and outputs for which there are arrays on the target; float16 as 16-bit numbers."""
+_REMEDY = "replace it in the model, or cut the model there (msedge cut) and compute the rest in the calling program"
+
+
+def signature_of(held: Bundle, name: str) -> Graph:
+    """A signature's graph. Raises InputError for an unknown name, UnsupportedOpError for a signature with state."""
+    if name not in held.signatures:
+        raise InputError(f"expected a signature of {', '.join(held.signatures)}, got {name!r}")
+    if name in held.uses:
+        states = sorted({*held.uses[name].reads.values(), *held.uses[name].writes.values()})
+        raise UnsupportedOpError(
+            f"signature {name!r} keeps state between runs ({', '.join(states)}), and a model that is built ahead of "
+            "time keeps none: convert the source again with the state as inputs and outputs"
+        )
+    return held.signatures[name]
+
+
+def plan_ahead(graph: Graph, shapes: Mapping[str, tuple[int, ...]], target: Target) -> Plan:
+    """The plan of a graph in which kernels compute everything.
+
+    shapes: of inputs with open sizes. Raises InputError for open sizes without a shape, and for shapes that do not
+    match; UnsupportedOpError for operators without a kernel, control flow, and types that the target has no arrays for.
+    """
+    for role, values in (("input", graph.inputs), ("output", graph.outputs)):
+        for value in values:
+            if value.kind != "tensor" or value.dtype not in DTYPES:
+                kind = value.dtype if value.kind == "tensor" else f"{value.kind} of {value.dtype}"
+                raise UnsupportedOpError(
+                    f"{role} {value.name!r} is a {kind}; {target.name} has tensors of {', '.join(sorted(DTYPES))}: "
+                    "convert the values in the calling program, and build a model without them"
+                )
+    _check_shapes(graph, shapes)
+    made = planned(graph, shapes, target=target)
+    _refuse(made, target)
+    return made
+
+
+def _check_shapes(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Every input has one shape: its declared one, or a given one that fits."""
+    names = [value.name for value in graph.inputs]
+    if unknown := sorted(set(shapes) - set(names)):
+        raise InputError(f"expected shapes of the inputs {', '.join(names)}, got one of {', '.join(unknown)}")
+    unsized = [v for v in graph.inputs if v.name not in shapes and not _sized(v.shape)]
+    if unsized:
+        found = " and ".join(f"{v.name!r} [{', '.join(str(d or '?') for d in v.shape or '?')}]" for v in unsized)
+        fix = " ".join(f"--input-shape {v.name}={_example(v.shape)}" for v in unsized)
+        raise InputError(
+            f"open sizes in {found}, and a model is built ahead of time for one shape; say which, for example: {fix}"
+        )
+    for value in graph.inputs:
+        given, declared = shapes.get(value.name), value.shape
+        if given is None or declared is None:
+            continue
+        sizes = zip(declared, given, strict=False)
+        if len(declared) != len(given) or any(isinstance(d, int) and d != n for d, n in sizes):
+            raise InputError(f"input {value.name!r}: expected a shape like {list(declared)}, got {list(given)}")
+
+
+def _sized(shape: tuple[Dim, ...] | None) -> bool:
+    return shape is not None and all(isinstance(d, int) for d in shape)
+
+
+def _example(shape: tuple[Dim, ...] | None) -> str:
+    return ",".join(str(d if isinstance(d, int) else 1) for d in shape) if shape is not None else "1,2,3"
+
+
+def _refuse(made: Plan, target: Target) -> None:
+    jumps = [r for r in made.records if made.program[r.begin + FLAGS] & JUMP]
+    if jumps or made.refusals:
+        units = [r.unit for r in jumps] or list(made.refusals)
+        raise UnsupportedOpError(
+            f"{_named(made.units[units[0]])} is control flow, which {target.name} does not run: {_REMEDY}"
+        )
+    waiting = [node for step in made.steps if not step.end for node in step.nodes]
+    if waiting:
+        raise UnsupportedOpError(
+            f"{target.name} has kernels and no NumPy, on which alone this model runs {_named(waiting)}: {_REMEDY}"
+        )
+    if made.frontier or made.rest is not None:
+        raise UnsupportedOpError(
+            f"{_named(made.frontier)}: the size of its result depends on values, and {target.name} plans nothing "
+            f"during a run: {_REMEDY}"
+        )
+    own = [r for r in made.records if r.name.startswith("user.")]
+    if own:
+        raise UnsupportedOpError(
+            f"{_named(made.units[own[0].unit])} is an operator of your own, whose code {target.name} does not have: "
+            f"{_REMEDY}"
+        )
+
+
+def _named(nodes: Iterable[Node]) -> str:
+    names = list(dict.fromkeys(node.where for node in nodes))
+    return f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"

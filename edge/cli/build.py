@@ -1,0 +1,43 @@
+"""`msedge build`: a folder that runs a bundle on a target without msedge: in a web page, in Node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge.cli.options import Bundle, InputShapes, Json, read_shapes
+from edge.cli.output import bytes_text, emit, say
+
+__all__ = ["build"]
+
+
+def build(
+    bundle: Bundle,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")],
+    target: Annotated[
+        str, typer.Option("--target", metavar="NAME", help="wasm32: browsers and Node, with 128-bit SIMD.")
+    ],
+    signature: Annotated[str, typer.Option(help="The signature to build.")] = "predict",
+    input_shape: InputShapes = None,
+    as_json: Json = False,
+) -> None:
+    """Build a model ahead of time: its program, the kernels that it uses, and a typed JavaScript module.
+
+    The folder needs nothing else. Operators without a kernel, control flow and open sizes are refused by name.
+    """
+    shapes = read_shapes(input_shape)
+    from converter.ahead import build as run
+
+    made = run(bundle, output, target, signature=signature, shapes=shapes)
+    if as_json:
+        emit(made._asdict())
+        return
+    sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in made.files.items())
+    print(f"{made.folder}: {sizes}")
+    print(
+        f"{made.steps} steps, {len(made.kernels)} kernels ({bytes_text(made.kernels_gzip)} gzipped), "
+        f"{bytes_text(made.arena_bytes)} of arena"
+    )
+    say(f"next:  see {output / 'README.md'}")

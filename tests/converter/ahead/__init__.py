@@ -1,0 +1,1 @@
+"""Models built ahead of time: what Node computes is compared with this machine's kernels."""

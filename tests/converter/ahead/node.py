@@ -1,0 +1,60 @@
+"""Node, as a process that tests ask."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from lite_runtime.graph import Array, numpy_dtype
+
+NODE = shutil.which("node")
+NO_EVAL = "--disallow-code-generation-from-strings"
+SCRIPT = Path(__file__).with_name("run.mjs")
+needs_node = pytest.mark.skipif(NODE is None, reason="no node")
+
+
+class Ran(NamedTuple):
+    """Outputs by name, and the rest of the answer."""
+
+    outputs: dict[str, Array]
+    answer: dict[str, Any]
+
+
+def ask(folder: Path, task: str, *arguments: str, given: Any = None) -> Any:
+    """The answer of `run.mjs`."""
+    assert NODE is not None
+    command = [NODE, NO_EVAL, str(SCRIPT), str(folder), task, *arguments]
+    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def run(folder: Path, inputs: Mapping[str, Array]) -> Ran:
+    """What a built folder computes for these inputs."""
+    texts = {name: base64.b64encode(np.ascontiguousarray(array).tobytes()).decode() for name, array in inputs.items()}
+    answer = ask(folder, "run", given={"inputs": texts})
+    outputs = {
+        port["name"]: np.frombuffer(
+            base64.b64decode(answer["outputs"][port["name"]]), numpy_dtype(port["dtype"])
+        ).reshape(port["shape"])
+        for port in answer["ports"]["outputs"]
+    }
+    return Ran(outputs, answer)
+
+
+def load(folder: Path, models: Sequence[bytes], scratch: Path) -> list[str]:
+    """What loading each of these flat files says, with the folder's kernels."""
+    path = scratch / "models.bin"
+    path.write_bytes(b"".join(struct.pack("<I", len(model)) + model for model in models))
+    found = ask(folder, "load", str(path))
+    assert isinstance(found, list) and len(found) == len(models)
+    return found

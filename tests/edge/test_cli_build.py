@@ -1,0 +1,45 @@
+"""`msedge build` as users run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lite_runtime.native.target import host
+from tests.edge.conftest import Small
+from tests.edge.test_cli import as_json, msedge
+
+pytestmark = pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
+SHAPE = ("--input-shape", "x=1,3,8,8")
+
+
+def test_build_writes_a_folder_and_says_what_it_did(small: Small, tmp_path: Path) -> None:
+    out = tmp_path / "web"
+    stdout, stderr = msedge("build", small.bundle, "--target", "wasm32", "-o", out, *SHAPE)
+    assert "model.msflat" in stdout and "gzipped" in stdout and "README.md" in stderr
+    made = as_json("build", small.bundle, "--target", "wasm32", "-o", out, *SHAPE)
+    assert made["folder"] == str(out) and made["steps"] > 3
+    assert {path.name: path.stat().st_size for path in out.iterdir()} == made["files"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--target", "x86-64-v3", *SHAPE), "expected a target of wasm32, got x86-64-v3"),
+        (("--target", "wasm32"), "--input-shape x=1,3,8,8"),
+        (("--target", "wasm32", "--input-shape", "x=1,3,8,9"), "expected a shape like"),
+        (("--target", "wasm32", "--signature", "train", *SHAPE), "expected a signature of predict"),
+    ],
+)
+def test_mistakes_are_told_without_a_folder(
+    small: Small, tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    stdout, stderr = msedge("build", small.bundle, "-o", tmp_path / "web", *arguments, code=3)
+    assert stdout == "" and told in stderr and "Traceback" not in stderr
+    assert not (tmp_path / "web").exists()
+
+
+def test_a_file_that_is_no_bundle_is_told(small: Small, tmp_path: Path) -> None:
+    _, stderr = msedge("build", small.source, "--target", "wasm32", "-o", tmp_path / "web", code=3)
+    assert "error: " in stderr and "bug in msedge" not in stderr
