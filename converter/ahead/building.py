@@ -12,7 +12,7 @@ from types import MappingProxyType
 import lite_runtime
 from converter.ahead.flat import Sample, flat_file
 from converter.ahead.package import files_of
-from converter.ahead.planning import plan_ahead, signature_of
+from converter.ahead.planning import plan_ahead, signature_of, with_batch
 from converter.ahead.wasm_link import link
 from converter.golden import sample_inputs
 from lite_runtime import bundle as bundles
@@ -45,6 +45,8 @@ class Built(NamedTuple):
     kernels_gzip: int
     steps: int
     arena_bytes: int
+    inputs: Mapping[str, tuple[int, ...]]
+    """Shapes by name."""
 
 
 def build(
@@ -57,16 +59,16 @@ def build(
 ) -> Built:
     """Write a folder with everything that runs one signature of a bundle on a target.
 
-    shapes: of inputs with open sizes. Kernels that are not compiled yet are compiled now (needs numba). Files are
-    written when all of them are made, the model last. Raises MsedgeError for an unknown target and for a folder with
-    other files, BundleError for a source that is no bundle, InputError and UnsupportedOpError as `plan_ahead` does,
-    MissingExtraError without a compiler.
+    shapes: of inputs with open sizes; without any, a first axis that alone is open in all of them is 1. Kernels that
+    are not compiled yet are compiled now (needs numba). Files are written when all of them are made, the model last.
+    Raises MsedgeError for an unknown target and for a folder with other files, BundleError for a source that is no
+    bundle, InputError and UnsupportedOpError as `plan_ahead` does, MissingExtraError without a compiler.
     """
     wanted = named(target, AHEAD)
     _check_folder(folder)
     held = bundles.read(source)
     graph = signature_of(held, signature)
-    made = plan_ahead(graph, shapes, wanted)
+    made = plan_ahead(graph, with_batch(graph, shapes), wanted)
     objects = native.code_for(sorted({_WALKER, *(name.partition(".")[0] for name in made.kernels)}), wanted)
     kernels = link(objects, made.kernels)
     facts = {
@@ -82,7 +84,9 @@ def build(
     _write(folder, files)
     sizes = {name: len(content) for name, content in files.items()}
     steps = len(made.records)
-    return Built(os.fspath(folder), sizes, made.kernels, len(compress(kernels, 9)), steps, made.arena_bytes)
+    ports = _ports(graph.inputs, made)
+    inputs = {port.name: tuple(d for d in port.shape or () if isinstance(d, int)) for port in ports}
+    return Built(os.fspath(folder), sizes, made.kernels, len(compress(kernels, 9)), steps, made.arena_bytes, inputs)
 
 
 def _check_folder(folder: str | os.PathLike[str]) -> None:

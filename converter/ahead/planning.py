@@ -16,7 +16,7 @@ from lite_runtime.planning.program import Plan
 from lite_runtime.steps.declaration import FLAGS
 from lite_runtime.targets import Target
 
-__all__ = ["DTYPES", "plan_ahead", "signature_of"]
+__all__ = ["DTYPES", "plan_ahead", "signature_of", "with_batch"]
 
 DTYPES = frozenset(
     {
@@ -39,6 +39,16 @@ def signature_of(held: Bundle, name: str) -> Graph:
             "time keeps none: convert the source again with the state as inputs and outputs"
         )
     return held.signatures[name]
+
+
+def with_batch(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """`shapes`, and a batch of one for the other inputs if their only open size is one symbol as their first axis."""
+    open_ = [value for value in graph.inputs if value.name not in shapes and not _sized(value.shape)]
+    firsts = {value.shape[0] for value in open_ if value.shape}
+    alone = all(value.shape and isinstance(value.shape[0], str) and _sized(value.shape[1:]) for value in open_)
+    if not alone or len(firsts) != 1 or shapes:
+        return dict(shapes)
+    return {value.name: (1, *(d for d in (value.shape or ())[1:] if isinstance(d, int))) for value in open_}
 
 
 def plan_ahead(graph: Graph, shapes: Mapping[str, tuple[int, ...]], target: Target) -> Plan:

@@ -25,7 +25,8 @@ def build(
 ) -> None:
     """Build a model ahead of time: its program, the kernels that it uses, and a typed JavaScript module.
 
-    The folder needs nothing else. Operators without a kernel, control flow and open sizes are refused by name.
+    The folder needs nothing else. Operators without a kernel and control flow are refused by name; so are open sizes,
+    except a batch, which is 1 unless --input-shape says otherwise.
     """
     shapes = read_shapes(input_shape)
     from converter.ahead import build as run
@@ -36,6 +37,7 @@ def build(
         return
     sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in made.files.items())
     print(f"{made.folder}: {sizes}")
+    print("inputs: " + ", ".join(f"{name} {list(shape)}" for name, shape in made.inputs.items()))
     print(
         f"{made.steps} steps, {len(made.kernels)} kernels ({bytes_text(made.kernels_gzip)} gzipped), "
         f"{bytes_text(made.arena_bytes)} of arena"

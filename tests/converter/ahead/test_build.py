@@ -191,12 +191,22 @@ def test_control_flow_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_open_sizes_are_refused_with_the_option_that_closes_them(tmp_path: Path) -> None:
     b = Builder()
-    made = convert(b.model(b("Relu", b.input("x", ("n", 3))))).bundle
+    made = convert(b.model(b("Relu", b.input("x", ("n", "m"))))).bundle
     assert made is not None
-    refused(made, InputError, r"'x' \[n, 3\].*--input-shape x=1,3", tmp_path / "built")
-    refused(made, InputError, r"'x': expected a shape like \['n', 3\], got \[2, 4\]", tmp_path / "built", x=(2, 4))
+    refused(made, InputError, r"'x' \[n, m\].*--input-shape x=1,1", tmp_path / "built")
     refused(made, InputError, "expected shapes of the inputs x, got one of y", tmp_path / "built", y=(2, 3))
     assert build(made, tmp_path / "built", shapes={"x": (2, 3)}).steps == 1
+
+
+def test_an_open_batch_is_one_unless_it_is_given(tmp_path: Path) -> None:
+    b = Builder()
+    made = convert(b.model(b("Add", b.input("x", ("n", 3)), b.input("z", ("n", 3))))).bundle
+    assert made is not None
+    wrong = {"x": (2, 4), "z": (2, 3)}
+    refused(made, InputError, r"'x': expected a shape like \['n', 3\], got \[2, 4\]", tmp_path / "built", **wrong)
+    refused(made, InputError, r"'z' \[n, 3\].*--input-shape z=1,3", tmp_path / "built", x=(2, 3))
+    assert build(made, tmp_path / "built").inputs == {"x": (1, 3), "z": (1, 3)}
+    assert build(made, tmp_path / "built", shapes={"x": (2, 3), "z": (2, 3)}).inputs["x"] == (2, 3)
 
 
 def test_text_and_state_are_refused(tmp_path: Path) -> None:
