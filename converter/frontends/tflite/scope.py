@@ -365,6 +365,8 @@ class Scope:
         array, quant = tensor.array, tensor.quant
         if shape is not None:
             array, quant = array.reshape(tuple(shape)), _reshaped(op, tensor, tuple(shape))
+        if array.ndim != len(perm):
+            op.fail(f"expected {tensor.name!r} with {len(perm)} axes, got shape {list(array.shape)}")
         array = np.asarray(array.transpose(perm), order="C")
         if quant is not None and not quant.per_tensor:
             quant = replace(quant, axis=perm.index(quant.axis))

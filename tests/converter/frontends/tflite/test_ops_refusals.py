@@ -101,6 +101,11 @@ REFUSED: dict[str, tuple[Make, str]] = {
                                   b.input("h", (1, 2))], (1, 2)),
         "to be a variable",
     ),
+    "weights of one axis": (
+        lambda b, x: b.op("RNN", [b.input("v", (1, 2)), b.const(floats(4)), b.const(floats(2, 2)), b.const(floats(2)),
+                                  b.variable("h", (1, 2))], (1, 2)),
+        r"with 2 axes, got shape \[4\]",
+    ),
     "batch beyond the axis": (
         lambda b, x: b.op("GATHER", [x, _const(b, [[0], [1]])], (2, 1, 4), axis=1, batch_dims=2),
         "batch_dims from 0 to 1",
