@@ -24,7 +24,9 @@ def plain(op: Op) -> ir.Value:
 def clip(op: Op) -> ir.Value:
     """Cut to a fixed range."""
     x = op.real(0)
-    low, high = (op.constant(np.asarray(v, x.dtype.numpy() if x.dtype else np.float32)) for v in _CLIPS[op.name])
+    dtype = np.dtype(x.dtype.numpy() if x.dtype else np.float32)
+    least = 0.0 if dtype.kind == "u" else -np.inf  # -1 is no unsigned number
+    low, high = (op.constant(np.asarray(max(v, least), dtype)) for v in _CLIPS[op.name])
     return op.emit("Clip", [x, low, high])
 
 

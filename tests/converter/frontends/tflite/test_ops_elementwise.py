@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lite_runtime
+from converter import convert
 from tests.converter.frontends.tflite.builder import Builder, Quant
 from tests.converter.frontends.tflite.support import (
     C,
@@ -48,6 +50,16 @@ def test_atan2() -> None:
 @pytest.mark.parametrize("activation", ["RELU", "RELU6", "RELU_N1_TO_1"])
 def test_fused_activation(name: str, activation: str) -> None:
     check_op(name, [X(floats(3, 7) * 4), X(floats(3, 7, seed=1))], fused_activation_function=activation)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int32"])
+def test_relu_n1_to_1_of_integers_that_may_have_no_sign(dtype: str) -> None:
+    builder = Builder()
+    builder.output(builder.op("RELU_N1_TO_1", [builder.input("x", (3,), dtype)], (3,), dtype))
+    made = convert(builder.build()).bundle
+    assert made is not None
+    (got,) = lite_runtime.load(made).run({"x": np.array([0, 1, 9], dtype)}).values()
+    assert got.tolist() == [0, 1, 1] and got.dtype == dtype
 
 
 @pytest.mark.parametrize("activation", ["RELU6", "RELU_N1_TO_1"])
