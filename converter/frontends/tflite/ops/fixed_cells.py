@@ -101,7 +101,10 @@ def svdf(op: Op) -> ir.Value | None:
 
     LiteRT applies no activation: saturation at the output's least integer is the Relu.
     """
-    features, memory = sizes(op, 2)
+    given = sizes(op, 2)
+    if len(given) != 2:
+        op.fail(f"expected time weights with 2 axes, got shape {list(given)}")
+    features, memory = given
     x, by, over, line, out = op.tensor(0), op.tensor(1), op.tensor(2), op.tensor(4), op.output()
     typed_so = (
         is_stored(x, _T.INT8) and is_stored(by, _T.INT8) and is_stored(over, _T.INT16) and is_stored(line, _T.INT16)
