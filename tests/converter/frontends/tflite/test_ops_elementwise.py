@@ -52,6 +52,15 @@ def test_fused_activation(name: str, activation: str) -> None:
     check_op(name, [X(floats(3, 7) * 4), X(floats(3, 7, seed=1))], fused_activation_function=activation)
 
 
+@pytest.mark.parametrize("op", ["MUL", "DIV"])
+def test_results_of_four_bits_take_the_rule_on_real_numbers(op: str) -> None:
+    """LiteRT has integer kernels for wider results alone."""
+    builder = Builder()
+    x, y = (builder.input(name, (3,), "int8", quant=Quant(0.5)) for name in "xy")
+    builder.output(builder.op(op, [x, y], (3,), "int4", quant=Quant(0.25)))
+    assert convert(builder.build()).bundle is not None
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint32", "int32"])
 def test_relu_n1_to_1_of_integers_that_may_have_no_sign(dtype: str) -> None:
     builder = Builder()

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from converter import convert
 from converter.errors import ConvertError
 from converter.frontends import tflite
 from lite_runtime.errors import MsedgeError
-from tests.converter.frontends.tflite.builder import Builder, Tensor
+from tests.converter.frontends.tflite.builder import Builder, Quant, Tensor
 from tests.converter.frontends.tflite.support import check, floats, translated
 
 Make = Callable[[Builder, Tensor], Tensor]
@@ -127,6 +128,21 @@ def test_refusal(name: str) -> None:
     with pytest.raises(ConvertError, match=message) as caught:
         translated(builder.build())
     assert "operator 0" in str(caught.value)
+
+
+def test_time_weights_of_one_axis() -> None:
+    """Of an SVDF that LiteRT computes in integers."""
+    b, one = Builder(), Quant(1.0)
+    operands = [
+        b.input("v", (1, 2), "int8", quant=one),
+        b.const(np.ones((4, 2), np.int8), quant=one),
+        b.const(np.ones(4, np.int16), quant=one),
+        None,
+        b.variable("h", (1, 4), "int16", quant=one),
+    ]
+    b.output(b.op("SVDF", operands, (1, 4), "int8", quant=one, rank=1, version=3))
+    with pytest.raises(ConvertError, match=r"SVDF.*time weights of a known shape \[filters, memory\]"):
+        convert(b.build())
 
 
 def test_all_refused_operators_are_listed() -> None:
