@@ -24,6 +24,7 @@ __all__ = [
     "Quantized",
     "Stored",
     "contracts_integers",
+    "depthwise_transposed",
     "dequantize",
     "dequantized",
     "quantizer",
@@ -36,6 +37,12 @@ CONTRACTIONS = having("accumulates") - having("quantised")
 """Matrix products and convolutions of floats, which have a form on integers."""
 _ACTIVATIONS = BYTES | {ir.DataType.INT16}
 _WEIGHTS = BYTES | {ir.DataType.INT4, ir.DataType.UINT4}
+
+
+def depthwise_transposed(node: ir.Node) -> bool:
+    """Whether each channel of a ConvTranspose has a kernel of its own and gives one channel."""
+    shape = dims(node.inputs[1])
+    return shape is not None and shape[:2] == (attr(node, "group", 1), 1)
 
 
 @dataclass(frozen=True)

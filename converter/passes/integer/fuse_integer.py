@@ -250,9 +250,9 @@ def _conv_form(node: ir.Node) -> _Form:
 
 def _conv_transpose_form(node: ir.Node) -> _Form:
     """Axis 1 has the channels of a group; of a depthwise operator axis 0 has all of them."""
-    found, shape = quantized.dequantized(node.inputs[1]), build.dims(node.inputs[1])
-    depthwise = shape is not None and shape[:2] == (attr(node, "group", 1), 1)
-    along = 0 if depthwise and found is not None and found.parameters.axis == 0 else 1
+    found = quantized.dequantized(node.inputs[1])
+    own = quantized.depthwise_transposed(node) and found is not None and found.parameters.axis == 0
+    along = 0 if own else 1
     return _Form("QLinearConvTranspose", along, dict(node.attributes))
 
 

@@ -24,6 +24,7 @@ import onnx_ir as ir
 from converter.errors import QuantizeError
 from converter.ir import build
 from converter.ir.build import attr
+from converter.passes.quantized import depthwise_transposed
 from converter.quantize.rounding import bias
 
 __all__ = [
@@ -231,9 +232,7 @@ def _gemm(node: ir.Node) -> tuple[Place, ...]:
 def _conv_transpose(node: ir.Node) -> tuple[Place, ...]:
     """Axis 1 has the channels of a group. A depthwise operator has one there, and all of them on axis 0, where they do
     not share a scale: folded batch norms make them very different."""
-    shape = build.dims(node.inputs[1])
-    depthwise = shape is not None and shape[:2] == (attr(node, "group", 1), 1)
-    return (Place(1, 0, 1) if depthwise else Place(1, 1, 0),)
+    return (Place(1, 0, 1) if depthwise_transposed(node) else Place(1, 1, 0),)
 
 
 _PLACES: Mapping[str, Callable[[ir.Node], tuple[Place, ...]]] = {
