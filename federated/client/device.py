@@ -39,6 +39,7 @@ from federated.errors import FederatedError
 from federated.evaluation import WIDEST, before_after, shares
 from federated.evaluation import told as loss_told
 from federated.learner import Batch, Evaluation, Indexed, Learner
+from federated.messages import fields
 from federated.messages.agreement import work_digest
 from federated.messages.downlink import Behind, catch_up, first, follows, read_whole
 from federated.messages.packed import pack, unpack
@@ -414,10 +415,7 @@ def _task(message: bytes, learner: Any, bundle: str) -> Task:
 
 def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
     """Raises FederatedError for fields that are missing, have wrong types, or ask for more than a device should do."""
-    for key, types in _FIELDS[kind].items():
-        if not isinstance(meta.get(key), types) or (isinstance(meta.get(key), bool) and bool not in types):
-            got = repr(meta.get(key))[:80]
-            raise FederatedError(f"{kind}: expected a field {key!r} of {types[0].__name__}, got {got}")
+    fields.check(kind, meta, _FIELDS[kind])
     for key in ("steps", "batch", "support"):
         if key in meta and not 1 <= meta[key] <= MOST:
             raise FederatedError(f"{kind}: expected {key} from 1 to {MOST}, got {meta[key]}")

@@ -16,6 +16,7 @@ import numpy as np
 from federated.client.device import VERSION
 from federated.codec import Codec
 from federated.errors import FederatedError
+from federated.messages import fields
 from federated.messages.downlink import Downlink
 from federated.messages.packed import pack, unpack
 from federated.server.checkpoint import fingerprint
@@ -84,9 +85,7 @@ def read(message: bytes) -> Order:
             f"{kind[:80]!r} in version {str(words.get('version'))[:20]}; a server has aggregators only if its "
             "hierarchy.aggregators says so"
         )
-    for key, types in _FIELDS[kind].items():
-        if not isinstance(words.get(key), types) or isinstance(words[key], bool):
-            raise FederatedError(f"{kind}: expected a field {key!r} of {types[0].__name__}, got {words.get(key)!r:.80}")
+    fields.check(kind, words, _FIELDS[kind])
     return Order(kind, words, body)
 
 

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from federated.errors import FederatedError
+from federated.messages import fields
 from federated.messages.packed import pack, unpack
 from federated.tree import Array
 
@@ -29,13 +30,13 @@ VERSION = 1
 Reply: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 """Fields and arrays."""
 
-_FIELDS: Mapping[str, Mapping[str, type]] = {
-    "hello": {"epochs": int, "batch": int, "seed": int, "test": float, "resume": int},
+_FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "hello": {"epochs": (int,), "batch": (int,), "seed": (int,), "test": (float,), "resume": (int,)},
     "match": {},
-    "matched": {"size": int},
-    "step": {"step": int},
+    "matched": {"size": (int,)},
+    "step": {"step": (int,)},
     "values": {},
-    "keep": {"step": int},
+    "keep": {"step": (int,)},
     "end": {},
 }
 
@@ -54,10 +55,7 @@ def read(message: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
             f"vertical: expected one of {', '.join(_FIELDS)} in messages of version {VERSION}, got {kind[:40]!r} in "
             f"version {str(words.get('version'))[:20]}; both parties need the same msedge"
         )
-    for key, wanted in {"run": str, "number": int, **_FIELDS[kind]}.items():
-        got = words.get(key)
-        if not isinstance(got, wanted) or isinstance(got, bool):
-            raise FederatedError(f"{kind}: expected a field {key!r} of {wanted.__name__}, got {got!r:.80}")
+    fields.check(kind, words, {"run": (str,), "number": (int,), **_FIELDS[kind]})
     return words, body
 
 
