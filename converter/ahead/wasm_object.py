@@ -176,17 +176,15 @@ class _Parts:
         data = [Segment(*pair) for pair in zip(aligns, self._data(relocations), strict=True)]
         return Object(types, functions, data, symbols)
 
-    def _of(self, kind: int) -> tuple[int, _Reader, int] | None:
+    def _of(self, kind: int) -> tuple[int, _Reader, int]:
+        """A section's number, its contents, and where they begin; one that is not there has no items."""
         for number, (found, _, reader, begin) in enumerate(self.sections):
             if found == kind:
                 return number, _Reader(self.content, reader.at, reader.end), begin
-        return None
+        return -1, _Reader(b"\0", 0, 1), 0
 
     def _types(self) -> list[bytes]:
-        there = self._of(_TYPE)
-        if there is None:
-            return []
-        _, reader, _ = there
+        _, reader, _ = self._of(_TYPE)
         found = []
         for _ in range(reader.uleb()):
             begin = reader.at
@@ -198,10 +196,7 @@ class _Parts:
         return found
 
     def _imported_functions(self) -> list[str]:
-        there = self._of(_IMPORT)
-        if there is None:
-            return []
-        _, reader, _ = there
+        _, reader, _ = self._of(_IMPORT)
         names = []
         for _ in range(reader.uleb()):
             module, name, kind = reader.name(), reader.name(), reader.byte()
@@ -220,14 +215,11 @@ class _Parts:
         return names
 
     def _function_types(self) -> list[int]:
-        there = self._of(_FUNCTION)
-        return [there[1].uleb() for _ in range(there[1].uleb())] if there else []
+        _, reader, _ = self._of(_FUNCTION)
+        return [reader.uleb() for _ in range(reader.uleb())]
 
     def _bodies(self, relocations: Mapping[int, Sequence[Relocation]]) -> list[Piece]:
-        there = self._of(_CODE)
-        if there is None:
-            return []
-        number, reader, begin = there
+        number, reader, begin = self._of(_CODE)
         pieces = []
         for _ in range(reader.uleb()):
             size = reader.uleb()
@@ -235,10 +227,7 @@ class _Parts:
         return _pieces(pieces, relocations.get(number, ()))
 
     def _data(self, relocations: Mapping[int, Sequence[Relocation]]) -> list[Piece]:
-        there = self._of(_DATA)
-        if there is None:
-            return []
-        number, reader, begin = there
+        number, reader, begin = self._of(_DATA)
         pieces = []
         for _ in range(reader.uleb()):
             if reader.uleb() != 0 or reader.byte() != 0x41:
