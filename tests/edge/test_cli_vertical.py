@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from edge.cli.app import app
+from tests.edge.test_cli import msedge
 from tests.federated.vertical.parts import joint, people
 from tests.waiting import PATIENCE, until
 
@@ -43,12 +42,6 @@ rate = 0.2
 [report]
 bundle = "part.mslite"
 """
-
-
-def msedge(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
-    done = CliRunner().invoke(app, [str(a) for a in arguments], prog_name="msedge")
-    assert done.exit_code == code, (done.exit_code, done.stdout, done.stderr, done.exception)
-    return done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")

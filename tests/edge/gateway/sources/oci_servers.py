@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import urllib.error
@@ -45,7 +46,7 @@ class Quiet(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running(handler: type[Quiet]) -> Iterator[str]:
+def running(handler: type[Quiet], encryption: ssl.SSLContext | None = None) -> Iterator[str]:
     """A server on a free port: HOST:PORT."""
 
     class Server(ThreadingHTTPServer):
@@ -55,6 +56,8 @@ def running(handler: type[Quiet]) -> Iterator[str]:
             """A client that leaves in the middle of a reply is what some tests are about."""
 
     server = Server(("127.0.0.1", 0), handler)
+    if encryption is not None:
+        server.socket = encryption.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
