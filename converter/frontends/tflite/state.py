@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, count
 from math import prod
 from typing import NamedTuple
 
@@ -168,9 +169,14 @@ def variables(graphs: Mapping[str, States]) -> Variables:
 
 
 def _names(keys: Sequence[Key]) -> dict[Key, str]:
-    """A state's name: the variable's own, with the subgraph's number where several have the same."""
-    shared = Counter(key.name for key in keys)
-    return {key: key.name if shared[key.name] == 1 else f"{key.name}@{key.subgraph}" for key in keys}
+    """A state's name: the variable's own as far as a bundle can hold it, with the subgraph's number where several have
+    the same, and with a number where they are of one subgraph."""
+    own = {key: key.name[: build.LONGEST] or "state" for key in keys}
+    shared, made = Counter(own.values()), dict[str, Key]()
+    for key, name in own.items():
+        wanted = name if shared[name] == 1 else f"{name}@{key.subgraph}"
+        made[next(n for n in chain([wanted], (f"{wanted}.{i}" for i in count(1))) if n not in made)] = key
+    return {key: name for name, key in made.items()}
 
 
 def _filled(value: ir.Value, initial: Array | None) -> Array:

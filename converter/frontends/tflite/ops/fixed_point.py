@@ -111,7 +111,8 @@ def bounds(op: Op, activation: str = "") -> tuple[int, int] | None:
     """The least and greatest stored result after an activation, the fused one by default; None: it is no range, or the
     result is no integer."""
     number, out = int(op.option("fused_activation_function", 0)), op.output()
-    if (not activation and number >= len(_FUSED)) or dtype_of(op, out).numpy().kind not in "iu":  # nor of 4 bits
+    known = activation or 0 <= number < len(_FUSED)
+    if not known or dtype_of(op, out).numpy().kind not in "iu":  # nor of 4 bits
         return None
     low, high = RANGES.get(activation or _FUSED[number], (-np.inf, np.inf))
     ends, zero = np.iinfo(dtype_of(op, out).numpy()), zero_of(out)

@@ -12,6 +12,8 @@ import onnx_ir as ir
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 
+import lite_runtime
+from converter import convert
 from converter.errors import ConvertError
 from converter.frontends import tflite
 from converter.ir.kept import METADATA
@@ -314,6 +316,21 @@ def _rnn(builder: Builder, seed: int = 0) -> list[Tensor]:
         builder.const(floats(UNITS, seed=seed + 2)),
         builder.variable(f"h{seed}", (BATCH, UNITS)),
     ]
+
+
+@pytest.mark.parametrize("name", ["h", "h" * 5000, ""])
+def test_variables_of_one_name_are_kept_apart(name: str) -> None:
+    """Whatever a file calls them; a bundle's names have an end."""
+    builder = Builder()
+    x = builder.input("x", (BATCH, UNITS))
+    for seed in (0, 10):
+        weights = [_weights(builder, UNITS, UNITS, seed=seed + i) for i in (0, 1)]
+        operands = [x, *weights, builder.const(floats(UNITS, seed=seed + 2)), builder.variable(name, (BATCH, UNITS))]
+        x = builder.op("RNN", operands, (BATCH, UNITS), fused_activation_function="TANH")
+    builder.output(x)
+    with_state(builder, [[floats(BATCH, UNITS, seed=i)] for i in range(3)])
+    made = convert(builder.build()).bundle
+    assert made is not None and len(lite_runtime.load(made).state_dict()) == 2
 
 
 @pytest.mark.parametrize("activation", ["TANH", "RELU", "RELU6", "NONE"])

@@ -130,6 +130,17 @@ def test_refusal(name: str) -> None:
     assert "operator 0" in str(caught.value)
 
 
+@pytest.mark.parametrize("number", [-125, 77])
+def test_activations_that_do_not_exist(number: int) -> None:
+    b, quant = Builder(), Quant(1.0)
+    x = b.input("x", (1, 4, 4, 2), "int8", quant=quant)
+    options: dict[str, Any] = {"filter_height": 2, "filter_width": 2, "stride_h": 1, "stride_w": 1, "padding": "VALID"}
+    options["fused_activation_function"] = number
+    b.output(b.op("AVERAGE_POOL_2D", [x], (1, 3, 3, 2), "int8", quant=quant, **options))
+    with pytest.raises(ConvertError, match=f"expected a fused activation of 0 to 5, got {number}"):
+        convert(b.build())
+
+
 def test_time_weights_of_one_axis() -> None:
     """Of an SVDF that LiteRT computes in integers."""
     b, one = Builder(), Quant(1.0)
