@@ -23,7 +23,7 @@ except ImportError:  # Windows
 else:
     LOCKS = True
 
-__all__ = ["sweep", "write_atomically"]
+__all__ = ["TEMPORARY", "sweep", "write_atomically"]
 
 Data = bytes | memoryview
 

@@ -16,7 +16,7 @@ from converter.ahead.planning import plan_ahead, signature_of, with_batch
 from converter.ahead.wasm_link import link
 from converter.golden import sample_inputs
 from lite_runtime import bundle as bundles
-from lite_runtime._files import write_atomically
+from lite_runtime._files import TEMPORARY, write_atomically
 from lite_runtime.bundle import Bundle
 from lite_runtime.errors import MsedgeError
 from lite_runtime.frozen import NamedTuple
@@ -27,8 +27,8 @@ from lite_runtime.targets import AHEAD, named
 
 __all__ = ["Built", "build"]
 
-MODEL = "model.msflat"
-"""The flat file's name, which also shows that a folder was made here."""
+MODULE, MODEL = "msedge.mjs", "model.msflat"
+"""The first file that is written, which shows that a folder was made here, and the last one."""
 _WALKER = "walker"
 _TOLERANCES = (1e-4, 5e-2)
 """By what share of an output's largest magnitude floats may differ from this machine's: without integers inside, the
@@ -80,7 +80,7 @@ def build(
     }
     flat = flat_file(graph, made, _sample(held, graph, made, signature), facts)
     package = files_of(_ports(graph.inputs, made), _ports(graph.outputs, made))
-    files = {"kernels.wasm": kernels, **package, MODEL: flat}
+    files = {MODULE: package[MODULE], **package, "kernels.wasm": kernels, MODEL: flat}
     _write(folder, files)
     sizes = {name: len(content) for name, content in files.items()}
     steps = len(made.records)
@@ -97,9 +97,10 @@ def _check_folder(folder: str | os.PathLike[str]) -> None:
         return
     except OSError as problem:
         raise MsedgeError(f"cannot write to {os.fspath(folder)!r}: {problem.strerror}; choose another folder") from None
-    if there and MODEL not in there:
+    others = sorted(name for name in there if not TEMPORARY.fullmatch(name))  # a killed build may leave one of these
+    if others and MODULE not in others:
         raise MsedgeError(
-            f"{os.fspath(folder)!r} has files that msedge build did not make ({', '.join(sorted(there)[:3])}), and "
+            f"{os.fspath(folder)!r} has files that msedge build did not make ({', '.join(others[:3])}), and "
             "some might be replaced; choose a new folder"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,8 +15,9 @@ import pytest
 
 import lite_runtime
 from converter import convert
-from converter.ahead import build
+from converter.ahead import build, building
 from lite_runtime import bundle
+from lite_runtime._files import write_atomically
 from lite_runtime.errors import InputError, MsedgeError, UnsupportedOpError
 from lite_runtime.graph import Array, Value, numpy_dtype
 from lite_runtime.native.target import host, runnable
@@ -152,6 +154,24 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(MsedgeError, match="choose another folder"):
         build(models.dense(), tmp_path / "package.json")
     assert [path.name for path in tmp_path.iterdir()] == ["package.json"]
+
+
+@pytest.mark.parametrize("written", range(7))
+def test_a_build_that_was_killed_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int) -> None:
+    """After any number of files: what is there is no model yet, and the same command makes one."""
+    left = iter([*[True] * written, False])
+
+    def killed(path: str, content: bytes) -> None:
+        if not next(left, False):
+            Path(path).with_name(f".msedge-{0:016x}.tmp").write_bytes(content[:5])
+            raise KeyboardInterrupt
+        write_atomically(path, content)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(building, "write_atomically", killed)
+        build(models.dense(), tmp_path)
+    assert (tmp_path / "model.msflat").exists() == (written >= 6)
+    assert build(models.dense(), tmp_path).files.keys() <= {path.name for path in tmp_path.iterdir()}
 
 
 def refused(source: bytes, kind: type[Exception], match: str, folder: Path, **shapes: tuple[int, ...]) -> None:
