@@ -7,7 +7,7 @@ Softmax regression on Synthetic(0.5, 0.5) (Li et al. 2020), a few hundred exampl
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +82,9 @@ model = "trees.json"
 
 def main() -> None:
     """The command."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path())
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     fleet = [(data.inputs["x"][:MOST], data.labels[:MOST]) for data in synthetic(0.5, 0.5, DEVICES)]
     names = [f"device-{at:02d}" for at, (x, _) in enumerate(fleet) for _ in x]

@@ -6,7 +6,7 @@ own customers. A third of all people are customers of both. The commands that fo
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,9 @@ next, in {folder}:
 
 def main() -> None:
     """The command."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path())
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     bank, shop = rng.standard_normal((PEOPLE, BANK), np.float32), rng.standard_normal((PEOPLE, SHOP), np.float32)
