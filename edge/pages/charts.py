@@ -19,6 +19,8 @@ TICKS = 4
 LEAST = 1e-290
 """The smallest range of numbers that is drawn as such: the ticks of a smaller one would underflow."""
 MOST_DOTS = 30
+LETTER, MOST_LETTERS = 6.5, 40
+"""The width of a letter of a row's name, at most, and how many of them there is room for."""
 COLOURS = ("c0", "c1", "c2", "c3")
 """CSS classes of the series, in order; defined in page.css. None of them is a colour of good or bad."""
 EARLY = " early"
@@ -76,7 +78,8 @@ def dumbbells(title: str, pairs: Sequence[Pair], write: Write = "{:g}".format) -
         return ""
     low, high, step = _ticks(min(seen), max(seen))
     tall = TOP + ROW * len(pairs) + BOTTOM
-    across = _Axis(low, high, 120, WIDE - RIGHT - 12)
+    names = [pair.name for pair in pairs]
+    across = _Axis(low, high, _margin(names), WIDE - RIGHT - 12)
     ticks = [low + i * step for i in range(round((high - low) / step) + 1)]
     grid = "".join(
         f'<line class="grid" x1="{across(t):.1f}" x2="{across(t):.1f}" y1="{TOP - 6}" y2="{tall - BOTTOM}"/>'
@@ -89,7 +92,7 @@ def dumbbells(title: str, pairs: Sequence[Pair], write: Write = "{:g}".format) -
 
 def _dumbbell(pair: Pair, across: _Axis, y: float) -> str:
     kind = "c1" if pair.marked else "c0"
-    parts = [_text(112, y + 4, pair.name, "end")]
+    parts = [_name(pair.name, across, y + 4)]
     if pair.before is not None and pair.after is not None:
         worse = " poor" if pair.after < pair.before else ""
         ends = f'x1="{across(pair.before):.1f}" x2="{across(pair.after):.1f}"'
@@ -135,11 +138,11 @@ def shares(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
     if most <= 0:
         return ""
     tall = TOP + 24 * len(rows) + 4
-    across = _Axis(0.0, most, 120, WIDE - 4.0)
+    across = _Axis(0.0, most, _margin(rows), WIDE - 4.0)
     drawn = []
     for i, (name, parts) in enumerate(rows.items()):
         y, at = TOP + 24 * i, 0.0
-        drawn.append(_text(112, y + 12, name, "end"))
+        drawn.append(_name(name, across, y + 12))
         for colour, value in zip(cycle(COLOURS), parts.values()):
             place = f'x="{across(at):.1f}" y="{y}" width="{across(at + value) - across(at):.1f}" height="16"'
             drawn.append(f'<rect class="{colour} full" {place}/>')
@@ -185,6 +188,18 @@ def _legend(names: Iterable[str], kind: str = "big", styles: Sequence[str] = COL
 def _level(y: float, words: str) -> str:
     line = f'<line class="grid" x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
     return line + _text(LEFT - 6, y + 4, words, "end")
+
+
+def _margin(names: Iterable[str]) -> float:
+    """Where rows begin: to the right of their names."""
+    return max(120.0, 8 + LETTER * min(MOST_LETTERS, max(map(len, names), default=0)))
+
+
+def _name(name: str, across: _Axis, y: float) -> str:
+    """A row's name, to the left of it; of a long one the end, which tells devices apart, and all of it on hovering."""
+    short = name if len(name) <= MOST_LETTERS else f"…{name[1 - MOST_LETTERS :]}"
+    whole = "" if short == name else f"<title>{escape(name)}</title>"
+    return f"<g>{whole}{_text(across.start - 8, y, short, 'end')}</g>"
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "big") -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge.pages.charts import HIGH, WIDE, Pair, curves, dumbbells
+from edge.pages.charts import HIGH, WIDE, Pair, curves, dumbbells, shares
 
 NUMBERS = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=40)
 
@@ -51,6 +51,17 @@ def test_dumbbells(pairs: list[Pair], circles: int) -> None:
     assert figure.count("<circle") == circles
     if figure:
         ElementTree.fromstring(figure)
+
+
+@pytest.mark.parametrize("letters", [1, 24, 40, 41, 300])
+def test_names_of_rows_end_before_the_rows_and_begin_in_the_picture(letters: int) -> None:
+    name = "d" * letters
+    for figure in (dumbbells("t", [Pair(name, 0.2, 0.9)]), shares("t", {name: {"a": 1.0}})):
+        (row,) = (row for row in ElementTree.fromstring(figure).iter("g"))
+        shown = row.find("text")
+        assert shown is not None and shown.text is not None
+        assert float(shown.get("x", "0")) >= 6 * len(shown.text), "letters are about 6 wide"
+        assert shown.text == name or (shown.text.startswith("…") and row.findtext("title") == name)
 
 
 def test_one_that_got_worse_is_marked() -> None:
