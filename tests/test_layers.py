@@ -16,7 +16,7 @@ LIBRARIES = {
              "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore", "opentelemetry", "orjson"},
     "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes",
               "msgspec", "numpy", "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn", "tensorboardX"},
-    "federated": {"cryptography", "flwr", "msgspec", "numpy"},
+    "federated": {"aiohttp", "cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
     "lite_runtime": {"cryptography", "llvmlite", "ml_dtypes", "numba", "numpy"},
 }
@@ -81,7 +81,7 @@ def test_importing_the_runtime_takes_numpy_alone() -> None:
 # A library that one part of the project alone may import: its interface changes, or it is heavy, or it is optional.
 ONLY = {
     "PIL": ("cloud/data/", "converter/quantize/calibration/", "edge/gateway/"),
-    "aiohttp": (HTTP,),
+    "aiohttp": (HTTP, "federated/transport/checkin/server.py"),
     "array_record": ("cloud/data/_grain.py",),
     "cloudpickle": ("cloud/data/reading/workers.py",),
     "cryptography": (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from federated.runs import Run
 
-__all__ = ["federate"]
+__all__ = ["federate", "refuse_for", "show", "show_other"]
 
 ALONE = {
     "init": ("init",),
@@ -171,7 +171,7 @@ def _submit(
     from lite_runtime import bundle
 
     if (other := of_file(config)) is not None:
-        _refuse_for(other, resume, None, aggregator)
+        refuse_for(other, resume, None, aggregator)
     else:
         words = read(config)
         check(words, bundle.read(words.path(words.model.bundle)))  # refused now, not by the ServerApp
@@ -190,7 +190,7 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
 
     begun = perf_counter()
     if (other := of_file(config)) is not None:
-        _refuse_for(other, resume, page)
+        refuse_for(other, resume, page)
         _simulate_other(other, devices, resume, as_json)
         return
     words = read(config)
@@ -198,7 +198,11 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
     say(f"{words.algorithm.name}: {len(fleet.shards)} devices, {words.rounds.count} rounds")
     with live(words.rounds.count) as watch:
         federation = simulate(words, fleet, resume=resume, watch=watch)
-    made = report(federation) | {"wall_seconds": perf_counter() - begun}
+    show(report(federation) | {"wall_seconds": perf_counter() - begun}, page, as_json)
+
+
+def show(made: Mapping[str, Any], page: Path | None, as_json: bool) -> None:
+    """The report of a run that trained a model."""
     if page is not None:
         _write_page(page, made)
     if as_json:
@@ -207,7 +211,7 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
         _print(made)
 
 
-def _refuse_for(other: Run, resume: bool, page: Path | None, aggregator: Path | None = None) -> None:
+def refuse_for(other: Run, resume: bool, page: Path | None, aggregator: Path | None = None) -> None:
     """Refuse the options that such a run does not have."""
     for option, given in (
         ("--resume", resume and other.kind == "analytics"),
@@ -224,7 +228,11 @@ def _simulate_other(other: Run, devices: int, resume: bool, as_json: bool) -> No
     begun = perf_counter()
     data = other.shards(devices)
     say(f"{other.kind}: {len(data)} devices")
-    made = simulate(other, data, resume=resume) | {"wall_seconds": perf_counter() - begun}
+    show_other(other, simulate(other, data, resume=resume) | {"wall_seconds": perf_counter() - begun}, as_json)
+
+
+def show_other(other: Run, made: dict[str, Any], as_json: bool) -> None:
+    """The report of a run without a model to train."""
     made.pop("model", None)  # in its own file
     if as_json:
         emit(made)

@@ -1,0 +1,301 @@
+"""The server's end of check-in: a desk behind HTTP, in a thread of its own, and a federation's exchange over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from threading import Event
+
+from aiohttp import web
+
+from federated.errors import FederatedError
+from federated.server.replies import Failure
+from federated.transport.checkin.desk import MISSED, Desk, node_of
+from federated.transport.checkin.tokens import Tokens
+
+__all__ = ["CheckInExchange", "Listening", "listen"]
+
+PROTOCOL = 1
+WAIT = 30.0
+"""The most seconds that a device waits for work in one request."""
+_ALLOWED = {
+    "Access-Control-Allow-Methods": "GET, POST",
+    "Access-Control-Allow-Headers": "authorization, content-type",
+    "Access-Control-Expose-Headers": "msedge-ticket",
+    "Access-Control-Max-Age": "600",
+    "Vary": "Origin",
+}
+Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where and for whom to listen.
+
+    `address`: HOST:PORT, with port 0 for a free one. `tokens`: the file of `checkin.tokens`. `certificate` and `key`:
+    PEM files; without them only this machine's own addresses. `origins`: of pages whose scripts may check in, such as
+    https://example.org. `most`: bytes of a reply. `linger`: seconds after a run within which devices that are still
+    there are told that it is over. `heartbeat`: seconds between two signs of life that devices are asked for.
+    """
+
+    address: str
+    tokens: str
+    certificate: str = ""
+    key: str = ""
+    origins: Sequence[str] = ()
+    most: int = 1 << 28
+    linger: float = 10.0
+    heartbeat: float = 10.0
+
+
+class CheckInExchange:
+    """Messages over a desk (`federated.server.gathering.Exchange`)."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def nodes(self) -> Collection[int]:
+        """Devices that gave a sign of life lately."""
+        return set(self._desk.present())
+
+    def send(self, kind: str, messages: Mapping[int, bytes]) -> dict[str, int]:
+        """Let messages wait for their nodes."""
+        return self._desk.give(messages)
+
+    def poll(self, tickets: Collection[str]) -> Iterator[tuple[str, bytes | Failure]]:
+        """The replies that have arrived."""
+        return self._desk.take(tickets)
+
+    def now(self) -> float:
+        """Seconds of the machine's monotonic clock."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+
+@contextmanager
+def listen(where: Listening, told: Callable[[str], None] = lambda url: None) -> Iterator[CheckInExchange]:
+    """Devices can check in until the end of the block; then those that are waiting are told that the run is over.
+    `told` is called with the URL. Raises FederatedError for an address, a certificate or tokens that cannot be used."""
+    server = _Server(where)
+    ready = Event()
+    with ThreadPoolExecutor(1, "check-in") as pool:
+        serving = pool.submit(asyncio.run, server.serve(ready))
+        try:
+            ready.wait()
+            if not server.url:
+                serving.result()
+            told(server.url)
+            yield CheckInExchange(server.desk)
+        finally:
+            server.stop()
+
+
+class _Server:
+    def __init__(self, where: Listening) -> None:
+        self._where, self._tokens = where, Tokens(where.tokens)
+        host, mark, port = where.address.rpartition(":")
+        if not mark or not port.isdigit() or int(port) >= 1 << 16:
+            raise FederatedError(f"expected HOST:PORT to listen on, got {where.address!r}")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._tls = _tls(where, self._host)
+        self.url = ""
+        self.desk = Desk(MISSED * where.heartbeat, wake=self._wake)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken: dict[int, asyncio.Event] = {}
+        self._over: asyncio.Event | None = None
+
+    async def serve(self, ready: Event) -> None:
+        """Answer until `stop`, and then until the devices that wait know it. `ready` is set once `url` is known, or
+        cannot be."""
+        try:
+            await self._serve(ready)
+        finally:
+            ready.set()
+
+    async def _serve(self, ready: Event) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application(client_max_size=self._where.most, middlewares=[self._outermost])
+        app.add_routes(
+            [
+                web.post("/v1/check-in", self._for_devices(self._check_in)),
+                web.get("/v1/work", self._for_devices(self._work)),
+                web.post("/v1/work/{ticket}", self._for_devices(self._reply)),
+                web.post("/v1/work/{ticket}/failure", self._for_devices(self._failure)),
+                web.post("/v1/heartbeat", self._for_devices(self._heartbeat)),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            try:
+                await web.TCPSite(runner, self._host or None, self._port, ssl_context=self._tls).start()
+            except OSError as problem:
+                raise FederatedError(
+                    f"{self._where.address}: cannot listen there: {problem.strerror}; choose another port"
+                ) from problem
+            name = f"[{self._host}]" if ":" in self._host else self._host or "localhost"
+            self.url = f"http{'s' if self._tls else ''}://{name}:{runner.addresses[0][1]}"
+            ready.set()
+            await self._over.wait()
+            until = self._loop.time() + self._where.linger
+            while self.desk.present() and self._loop.time() < until:
+                await asyncio.sleep(0.05)
+        finally:
+            await runner.cleanup()
+
+    def stop(self) -> None:
+        """From another thread: the run is over."""
+        if self._loop is not None and self._over is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        if self._over is not None:
+            self._over.set()
+        for woken in self._woken.values():
+            woken.set()
+
+    def _wake(self, node: int) -> None:
+        """From another thread: there is work for a node."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(lambda: self._woken[node].set() if node in self._woken else None)
+
+    @web.middleware
+    async def _outermost(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Answers a browser's question whether a page may ask, and says errors as JSON."""
+        origin = request.headers.get("Origin", "")
+        if origin and origin not in self._where.origins:
+            response: web.StreamResponse = _error(403, f"pages of {origin} may not check in; see --origin")
+        elif request.method == "OPTIONS":
+            response = web.Response(status=204)
+        else:
+            try:
+                response = await handler(request)
+            except web.HTTPException as found:
+                response = _error(found.status, found.reason)
+        if origin in self._where.origins:
+            response.headers.update(_ALLOWED)
+            response.headers["Access-Control-Allow-Origin"] = origin
+        return response
+
+    def _for_devices(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def asked(request: web.Request) -> web.StreamResponse:
+            scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+            device = self._tokens.device(token.strip()) if scheme.lower() == "bearer" else None
+            if device is None:
+                return _error(401, "expected the token of a device of this run, as: Authorization: Bearer TOKEN")
+            self.desk.seen(node_of(device))
+            return await handler(request, device)
+
+        return asked
+
+    async def _check_in(self, request: web.Request, device: str) -> web.StreamResponse:
+        facts = {"protocol": PROTOCOL, "device": device, "heartbeat": self._where.heartbeat, "most": self._where.most}
+        return web.json_response(facts)
+
+    async def _heartbeat(self, request: web.Request, device: str) -> web.StreamResponse:
+        return web.Response(status=204)
+
+    async def _work(self, request: web.Request, device: str) -> web.StreamResponse:
+        node = node_of(device)
+        try:
+            wait = min(max(float(request.query.get("wait", "0")), 0.0), WAIT)
+        except ValueError:
+            return _error(400, f"expected wait=SECONDS, got {request.query['wait'][:40]!r}")
+        async with self._waiting(node) as woken:
+            found = self.desk.work(node)
+            if found is None and wait and not self._ended:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), wait)
+                found = self.desk.work(node)
+        self.desk.seen(node)
+        if self._ended:
+            self.desk.left(node)
+            return _error(410, "the run is over")
+        if found is None:
+            return web.Response(status=204)
+        ticket, message = found
+        return web.Response(
+            body=message, content_type="application/octet-stream", headers={"Msedge-Ticket": ticket, **_NOT_KEPT}
+        )
+
+    @contextlib.asynccontextmanager
+    async def _waiting(self, node: int) -> AsyncIterator[asyncio.Event]:
+        """The event that is set when there is work. An earlier request of the same device gives up its own."""
+        earlier = self._woken.get(node)
+        if earlier is not None:
+            earlier.set()
+        woken = self._woken[node] = asyncio.Event()
+        try:
+            yield woken
+        finally:
+            if self._woken.get(node) is woken:
+                del self._woken[node]
+
+    async def _reply(self, request: web.Request, device: str) -> web.StreamResponse:
+        if not self.desk.wants(node_of(device), request.match_info["ticket"]):  # before its bytes are read
+            return _error(409, _UNWANTED)
+        return self._taken(node_of(device), request.match_info["ticket"], await request.read())
+
+    async def _failure(self, request: web.Request, device: str) -> web.StreamResponse:
+        content = await request.content.read(4096)
+        try:
+            why = str(json.loads(content)["why"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return _error(400, 'expected {"why": TEXT} of at most 4096 bytes')
+        return self._taken(node_of(device), request.match_info["ticket"], Failure(why[:500]))
+
+    def _taken(self, node: int, ticket: str, reply: bytes | Failure) -> web.StreamResponse:
+        self.desk.seen(node)
+        return web.Response(status=204) if self.desk.reply(node, ticket, reply) else _error(409, _UNWANTED)
+
+    @property
+    def _ended(self) -> bool:
+        return self._over is not None and self._over.is_set()
+
+
+_UNWANTED = "this reply is not wanted: the round is over, or another device has the ticket; ask for work again"
+_NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+def _error(status: int, text: str) -> web.Response:
+    return web.json_response({"error": text}, status=status, headers=_NOT_KEPT)
+
+
+def _tls(where: Listening, host: str) -> ssl.SSLContext | None:
+    """Raises FederatedError for files that cannot be read, and without any where others could listen in."""
+    if bool(where.certificate) != bool(where.key):
+        raise FederatedError("TLS: expected a certificate and its key, got one of them; give both")
+    if not where.certificate:
+        here = host == "localhost"
+        with contextlib.suppress(ValueError):
+            here = here or ip_address(host).is_loopback
+        if not here:
+            raise FederatedError(
+                f"{where.address}: expected a certificate and a key for an address that is not this machine's own, got "
+                "none; tokens and models would be readable on the way"
+            )
+        return None
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        made.load_cert_chain(where.certificate, where.key)
+    except (OSError, ssl.SSLError) as error:
+        raise FederatedError(
+            f"TLS: expected PEM files, a certificate and its key, got {where.certificate}, {where.key}: {error}"
+        ) from error
+    return made
