@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from federated.server.replies import Failure
 
-__all__ = ["Carried", "Exchange", "gather"]
+__all__ = ["Answering", "Carried", "Exchange", "gather"]
 
 
 class Exchange(Protocol):
@@ -28,6 +28,13 @@ class Exchange(Protocol):
 
     def wait(self, seconds: float) -> None:
         """Wait at most this long."""
+
+
+class Answering(Protocol):
+    """The other end: a device, or an aggregator."""
+
+    def answer(self, message: bytes) -> bytes:
+        """The reply."""
 
 
 class Carried(NamedTuple):

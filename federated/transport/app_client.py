@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from federated.server.gathering import Answering
 from federated.transport.messages import content, read
 
-__all__ = ["Answering", "app", "client_app"]
-
-
-class Answering(Protocol):
-    """A device, or an aggregator."""
-
-    def answer(self, message: bytes) -> bytes:
-        """The reply."""
+__all__ = ["app", "client_app"]
 
 
 def client_app(device_of: Callable[[Context], Answering]) -> ClientApp:

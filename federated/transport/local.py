@@ -11,8 +11,8 @@ from federated.config import Config
 from federated.errors import FederatedError
 from federated.hierarchy.aggregator import Aggregator
 from federated.server.federation import Start
-from federated.server.gathering import Exchange
-from federated.transport.app_client import Answering, client_app
+from federated.server.gathering import Answering, Exchange
+from federated.transport.app_client import client_app
 from federated.transport.exchange import GridExchange, server_app
 from federated.transport.grid import LocalGrid
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 from federated.errors import FederatedError
-from federated.transport.app_client import Answering
+from federated.server.gathering import Answering
 from lite_runtime.errors import MsedgeError
 
 __all__ = ["Lost", "Server", "work"]

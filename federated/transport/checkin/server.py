@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from threading import Event
 
-from aiohttp import web
-
 from federated.errors import FederatedError
 from federated.server.replies import Failure
 from federated.transport.checkin.desk import MISSED, Desk, node_of
 from federated.transport.checkin.tokens import Tokens
+from lite_runtime.errors import MissingExtraError
+
+try:
+    from aiohttp import web
+except ModuleNotFoundError as error:
+    raise MissingExtraError(error.name or "aiohttp", "serve", "devices check in at a server made with it") from error
 
 __all__ = ["CheckInExchange", "Listening", "listen"]
 

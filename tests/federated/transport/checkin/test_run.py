@@ -61,6 +61,16 @@ sys.exit(main(sys.argv[1:]))
 """
 """A device that is busy in round 3, so that it can be killed there."""
 
+BLOCKED = "flwr aiohttp grpc jax jaxlib onnx onnx_ir onnxscript converter cloud edge".split()
+BLOCKER = f"""
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED!r}:
+            raise ModuleNotFoundError(f"{{name}} is not for devices", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -81,14 +91,16 @@ def folder(tmp_path: Path) -> Path:
         [sys.executable, ROOT / "examples" / "federated" / "certificates.py", tmp_path / "keys", "--nodes", "0"],
         check=True,
     )
+    (tmp_path / "blocker").mkdir()
+    (tmp_path / "blocker" / "sitecustomize.py").write_text(BLOCKER)
     for name in NAMES:
         (tmp_path / f"{name}.token").write_text(add(tmp_path / "tokens", name))
     return tmp_path
 
 
 @contextlib.contextmanager
-def process(*words: str | Path) -> Iterator[Popen[str]]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def process(*words: str | Path, blocker: Path | None = None) -> Iterator[Popen[str]]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, (blocker, ROOT))))}
     with Popen([sys.executable, *words], env=environment, stdout=PIPE, stderr=PIPE, text=True) as running:
         try:
             yield running
@@ -99,10 +111,12 @@ def process(*words: str | Path) -> Iterator[Popen[str]]:
 def line_with(running: Popen[str], pattern: str) -> str:
     """What a pattern finds in the next line of stderr that has it."""
     assert running.stderr is not None
+    said = []
     for line in running.stderr:
         if found := re.search(pattern, line):
             return found[1]
-    raise AssertionError(f"the process ended without {pattern!r}")
+        said.append(line)
+    raise AssertionError(f"the process ended without {pattern!r}: {''.join(said)}")
 
 
 def device(folder: Path, name: str, url: str) -> Sequence[str | Path]:
@@ -125,7 +139,10 @@ def test_processes_that_check_in_learn_what_the_simulator_learns(folder: Path) -
         url = line_with(server, r"check in at (https://\S+)")
         module = "federated.transport.checkin.device"
         ways = {name: ["-c", SLOW] if name == LOST else ["-m", module] for name in NAMES}
-        nodes = {name: running.enter_context(process(*ways[name], *device(folder, name, url))) for name in NAMES}
+        nodes = {
+            name: running.enter_context(process(*ways[name], *device(folder, name, url), blocker=folder / "blocker"))
+            for name in NAMES
+        }
         line_with(nodes[LOST], r"(round 3)")
         nodes[LOST].kill()
         output, errors = server.communicate()
