@@ -1,8 +1,8 @@
 """Models built ahead of time, for targets that have kernels and no planner.
 
 build(bundle, folder, target)       a folder that a program of the target uses as it is
-planning     the plan; what the target cannot run is refused by name
-flat         the plan as one file
+planning     the plans of signatures; what the target cannot run is refused by name
+flat         the format of the file that holds them; assembling: plans to this file
 wasm_object, wasm_link    kernels' object files -> one WebAssembly module
 web          the folder of a web page or a Node program (`web/`: its module)
 """

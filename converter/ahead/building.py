@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from gzip import compress
 from hashlib import sha256
 from importlib.metadata import version
 from types import MappingProxyType
 
 import lite_runtime
-from converter.ahead.flat import Sample, flat_file
-from converter.ahead.package import files_of
-from converter.ahead.planning import plan_ahead, signature_of, with_batch
+from converter.ahead.assembling import Part, Sample, assembled, kernels_of
+from converter.ahead.package import Port, Ports, files_of
+from converter.ahead.planning import Sized, chosen, plan_ahead, shapes_for
 from converter.ahead.wasm_link import link
 from converter.golden import sample_inputs
 from lite_runtime import bundle as bundles
 from lite_runtime._files import TEMPORARY, write_atomically
 from lite_runtime.bundle import Bundle
-from lite_runtime.errors import MsedgeError
+from lite_runtime.errors import MsedgeError, UnsupportedOpError
 from lite_runtime.frozen import NamedTuple
-from lite_runtime.graph import Array, Graph, Value
+from lite_runtime.graph import Array, Graph, StateUse, Value, dtype_name
 from lite_runtime.native import build as native
 from lite_runtime.planning.program import Plan
-from lite_runtime.targets import AHEAD, named
+from lite_runtime.targets import AHEAD, Target, named
 
 __all__ = ["Built", "build"]
 
@@ -37,16 +37,18 @@ steps. Integers must be equal."""
 
 
 class Built(NamedTuple):
-    """What was written: sizes in bytes by file name, and facts of the plan."""
+    """What was written: sizes in bytes by file name, and facts of the plans."""
 
     folder: str
     files: Mapping[str, int]
     kernels: tuple[str, ...]
     kernels_gzip: int
     steps: int
+    """Of all signatures."""
     arena_bytes: int
-    inputs: Mapping[str, tuple[int, ...]]
-    """Shapes by name."""
+    state_bytes: int
+    signatures: Mapping[str, Mapping[str, tuple[int, ...]]]
+    """By name, shapes of its inputs by name, without those that read state."""
 
 
 def build(
@@ -54,39 +56,63 @@ def build(
     folder: str | os.PathLike[str],
     target: str = "wasm32",
     *,
-    signature: str = "predict",
+    signatures: Sequence[str] = (),
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> Built:
-    """Write a folder with everything that runs one signature of a bundle on a target.
+    """Write a folder with everything that runs signatures of a bundle on a target.
 
-    shapes: of inputs with open sizes; without any, a first axis that alone is open in all of them is 1. Kernels that
-    are not compiled yet are compiled now (needs numba). Files are written when all of them are made, the model last.
+    signatures: by default all, `predict` first. shapes: of inputs with open sizes, see `shapes_for`. Kernels that are
+    not compiled yet are compiled now (needs numba). Files are written when all of them are made, the model last.
     Raises MsedgeError for an unknown target and for a folder with other files, BundleError for a source that is no
     bundle, InputError and UnsupportedOpError as `plan_ahead` does, MissingExtraError without a compiler.
     """
     wanted = named(target, AHEAD)
     _check_folder(folder)
     held = bundles.read(source)
-    graph = signature_of(held, signature)
-    made = plan_ahead(graph, with_batch(graph, shapes), wanted)
-    objects = native.code_for(sorted({_WALKER, *(name.partition(".")[0] for name in made.kernels)}), wanted)
-    kernels = link(objects, made.kernels)
-    facts = {
-        "made_by": f"msedge {version('msedge')}",
-        "bundle": held.digest,
-        "signature": signature,
-        "target": wanted.name,
-        "kernels_sha256": sha256(kernels).hexdigest(),
-    }
-    flat = flat_file(graph, made, _sample(held, graph, made, signature), facts)
-    package = files_of(_ports(graph.inputs, made), _ports(graph.outputs, made))
-    files = {MODULE: package[MODULE], **package, "kernels.wasm": kernels, MODEL: flat}
+    names = chosen(held, signatures)
+    parts = [_part(held, name, each, wanted) for name, each in shapes_for(held, names, shapes).items()]
+    kernels = kernels_of(parts)
+    objects = native.code_for(sorted({_WALKER, *(name.partition(".")[0] for name in kernels)}), wanted)
+    module = link(objects, kernels)
+    state = {name: array for name, array in held.state.items() if any(name in _states(part.use) for part in parts)}
+    facts = f"msedge {version('msedge')}", held.digest, wanted.name
+    flat = assembled(parts, state, facts, sha256(module).digest())
+    ports = [Ports(part.name, *(_ports(side, part.plan) for side in part.use.seen(part.graph))) for part in parts]
+    package = files_of(ports, [Port(name, dtype_name(a.dtype), a.shape) for name, a in state.items()])
+    files = {MODULE: package[MODULE], **package, "kernels.wasm": module, MODEL: flat}
     _write(folder, files)
-    sizes = {name: len(content) for name, content in files.items()}
-    steps = len(made.records)
-    ports = _ports(graph.inputs, made)
-    inputs = {port.name: tuple(d for d in port.shape or () if isinstance(d, int)) for port in ports}
-    return Built(os.fspath(folder), sizes, made.kernels, len(compress(kernels, 9)), steps, made.arena_bytes, inputs)
+    return Built(
+        os.fspath(folder),
+        {name: len(content) for name, content in files.items()},
+        tuple(kernels),
+        len(compress(module, 9)),
+        sum(len(part.plan.records) for part in parts),
+        max(part.plan.arena_bytes for part in parts),
+        sum(array.nbytes for array in state.values()),
+        {each.signature: {port.name: port.shape for port in each.inputs} for each in ports},
+    )
+
+
+def _part(held: Bundle, name: str, shapes: Mapping[str, Sized], target: Target) -> Part:
+    graph, use = held.signatures[name], held.uses.get(name, StateUse({}, {}))
+    try:
+        made = plan_ahead(graph, shapes, target)
+    except MsedgeError as problem:
+        others = [other for other in held.signatures if other != name]
+        if not others or not isinstance(problem, UnsupportedOpError):
+            raise
+        raise UnsupportedOpError(
+            f"signature {name!r}: {problem}; to leave it out, name those that you need: --signature {others[-1]}"
+        ) from None
+    for key, state in use.writes.items():
+        got, want = made.where[key][2], held.state[state]
+        if (got.dtype, got.shape) != (dtype_name(want.dtype), want.shape):
+            raise MsedgeError(f"state {state!r}: expected {dtype_name(want.dtype)}{list(want.shape)}, got {got}")
+    return Part(name, graph, made, use, _sample(held, name, graph, made, use))
+
+
+def _states(use: StateUse) -> set[str]:
+    return {*use.reads.values(), *use.writes.values()}
 
 
 def _check_folder(folder: str | os.PathLike[str]) -> None:
@@ -114,22 +140,29 @@ def _write(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
         write_atomically(os.path.join(folder, name), content)
 
 
-def _ports(values: tuple[Value, ...], made: Plan) -> list[Value]:
+def _ports(values: Sequence[Value], made: Plan) -> list[Port]:
     """Ports with the shapes of the plan."""
     found = []
     for value in values:
         shape = made.known[value.name].shape if value.name in made.known else made.where[value.name][2].shape
-        found.append(value._replace(shape=shape))
+        found.append(Port(value.name, value.dtype, shape))
     return found
 
 
-def _sample(held: Bundle, graph: Graph, made: Plan, signature: str) -> Sample:
+def _sample(held: Bundle, name: str, graph: Graph, made: Plan, use: StateUse) -> Sample:
     """The bundle's golden inputs if they have the plan's shapes, otherwise others; and what this machine gives for
-    them."""
-    shapes = {value.name: value.shape for value in _ports(graph.inputs, made)}
-    inputs: Mapping[str, Array] = held.golden[signature][0] if signature in held.golden else {}
-    if {name: array.shape for name, array in inputs.items()} != shapes:
-        inputs = sample_inputs(graph.replace(inputs=tuple(_ports(graph.inputs, made))))
-    outputs = lite_runtime.load(held.data).run(inputs, signature)
+    them, in the last of as many runs as show what is written to state."""
+    seen, _ = use.seen(graph)
+    shapes = {port.name: port.shape for port in _ports(seen, made)}
+    inputs: Mapping[str, Array] = held.golden[name][0] if name in held.golden else {}
+    if {key: array.shape for key, array in inputs.items()} != shapes:
+        sized = tuple(value._replace(shape=shapes[value.name]) for value in seen)
+        inputs = sample_inputs(graph.replace(inputs=sized))
+    # Its state as inputs, as on the target: as constants, results could differ by rounding.
+    model = lite_runtime.load(held.data).explicit([name])
+    state, runs = dict(held.state), 2 if use.writes else 1
+    for _ in range(runs):
+        outputs = model.run({**inputs, **{key: state[of] for key, of in use.reads.items()}}, name)
+        state |= {of: outputs[key] for key, of in use.writes.items()}
     whole = not any(kernel.startswith("q") for kernel in made.kernels)
-    return Sample(inputs, outputs, _TOLERANCES[0 if whole else 1])
+    return Sample(inputs, outputs, runs, _TOLERANCES[0 if whole else 1])

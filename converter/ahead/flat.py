@@ -1,160 +1,146 @@
-"""A plan as one file that a small reader runs without planning: a *flat file* (`.msflat`), version 1.
+"""A flat file (`.msflat`), version 2: programs, constants and state that a small reader runs without planning.
 
-    0   8 bytes  `MSFLAT` and CR LF
-    8   u32      version
-    12  u32      bytes of the head
-    16  u32      bytes of the file
-    64           the head: a JSON object, padded with spaces to a multiple of 64
-    ...          blocks, each at a multiple of 64, which the head names as {"at": offset in the file, "bytes": size}
-    end - 32     SHA-256 of all bytes before it
+All numbers are little-endian; a word is a u32. Where something lies is a byte offset from the start of the file.
 
-All numbers are little-endian. The head's members:
+    0    8 bytes   `MSFLAT` and CR LF
+    8    words     version, bytes of the file, bytes of the arena, then three texts: the version of msedge that made it,
+                   the bundle's digest (hex), the target
+    32   32 bytes  SHA-256 of the module of kernels that belongs to it
+    64   words     for each table, in the order below: where it lies, and its number of rows
+    192  ...       blocks: arrays in row-major order, each at a multiple of 64
+    ...            the tables, each at a multiple of 4
+    end - 32       SHA-256 of all bytes before it
 
-    made_by, bundle, signature, target    the version of msedge, the bundle's digest (hex), what was built
-    kernels            names of kernels; a record's first word is an index into them
-    kernels_sha256     of the module of kernels that belongs to it, hex
-    nodes              by unit: the operators that it computes, for messages
-    arena              bytes of the arena
-    bases              number of entries of the table of bases: 0 is always 0, 1 the fault cell, 2 the arena
-    steps, program     number of records; their int64 words (`lite_runtime.steps.declaration`)
-    operands           uint32 words: for each record the number of its operands, then for each operand the bytes that it
-                       has from its offset on, and its role: 0 read, 1 written, 2 read and written, 3 scratch
-    constants          {"base", "at", "bytes"} of each that a step reads
-    inputs, outputs    {"name", "dtype", "shape", "base", "offset"} in order
-    sample             "inputs" and "outputs": a block for each port, in order; "tolerance": the share of an output's
-                       largest magnitude by which floats may differ
+Tables, with the words of a row:
 
-A reader can so check that every operand of every record lies in its buffer, and that none that is written lies in a
-constant or an input. It cannot check what a kernel does with the integers of its record.
+    texts        (bytes) UTF-8, each ended by a zero byte; elsewhere a text is its offset in this table
+    sizes        a dimension
+    kernels      text; a record's first word is an index into this table
+    constants    block, bytes
+    states       text, dtype, rank, first row of sizes, block of the initial value
+    buffers      bytes, 1 if steps write it
+    ports        text, dtype, rank, first row of sizes, base, offset, state, sample
+    nodes        text: an operator, for messages
+    signatures   text, runs, tolerance, steps; program: block, number of int64 words; operands: block, number of words;
+                 then first row and number of nodes, of buffers, and of ports: first row, inputs, outputs
+
+dtype is an index into `DTYPES`. A text, dtype or block takes one word.
+
+**Bases.** Operands name memory by a base and an offset. 0 is nothing, 1 the fault cell, 2 the arena, then come the
+constants, the states, and the buffers of the signature that runs. Signatures run one at a time, so they share the
+arena and the memory of their buffers.
+
+**Ports.** An input whose base is a state reads it, and is not the caller's. An output with a state (its row plus 1; 0:
+none) gives its next value: after a run without a fault it is copied there, after a run with one it is not. The other
+ports are the caller's, and have a sample: a block with its value; 0 where there is none.
+
+**The sample.** From the initial state, `runs` runs on the sample's inputs give its outputs: two where a signature
+changes state, so that the second shows what the first left. Integers are equal; floats may differ by `tolerance` (the
+bits of a float32), a share of an output's largest magnitude.
+
+**Programs** are records (`lite_runtime.steps.declaration`). Words on operands: for each record their number, then for
+each the bytes that it has from its offset on, and its role: 0 read, 1 written, 2 read and written, 3 scratch. A reader
+can so check that every operand lies in its buffer, and that none that is written lies in a constant, a state or an
+input. It cannot check what a kernel does with the integers of its record.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
 
 from lite_runtime.errors import MsedgeError
-from lite_runtime.frozen import NamedTuple
-from lite_runtime.graph import Array, Graph, Spec, dtype_name
-from lite_runtime.planning.program import Plan
-from lite_runtime.steps.reading import read
 
-__all__ = ["MAGIC", "VERSION", "Sample", "flat_file"]
+__all__ = ["ALIGN", "DIGEST", "DTYPES", "FIRST_FREE", "HEADER", "MAGIC", "TABLES", "VERSION", "Flat"]
 
-MAGIC, VERSION = b"MSFLAT\r\n", 1
-_HEAD = struct.Struct("<8sIII44x")
-_ALIGN, _LARGEST = 64, (1 << 32) - 1
-_ROLES = {"read": 0, "written": 1, "read and written": 2, "scratch": 3}
+MAGIC, VERSION = b"MSFLAT\r\n", 2
+FIRST_FREE = 3
+"""The first base that is a constant."""
+DTYPES = (
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "float32", "float64"),
+)
+TABLES = {
+    "texts": 0,
+    "sizes": 1,
+    "kernels": 1,
+    "constants": 2,
+    "states": 5,
+    "buffers": 2,
+    "ports": 8,
+    "nodes": 1,
+    "signatures": 15,
+}
+"""Words of a row; texts are bytes."""
+HEADER, ALIGN, DIGEST = 192, 64, 32
+_HEAD = struct.Struct("<8s6I32s")
+_LARGEST = (1 << 32) - 1
 
 
-class Sample(NamedTuple):
-    """Inputs and outputs by name, and by what share of an output's largest magnitude floats may differ."""
-
-    inputs: Mapping[str, Array]
-    outputs: Mapping[str, Array]
-    tolerance: float
-
-
-class _Blocks:
-    """Blocks in the order of the file; offsets from the first until the head's size is known."""
+class Flat:
+    """A flat file while it is written."""
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.size = 0
+        self._blocks = [bytes(HEADER)]
+        self._end = HEADER
+        self._places: dict[bytes, int] = {}
+        self._texts: dict[str, int] = {}
+        self._text_end = 0
+        self._rows: dict[str, list[int]] = {name: [] for name in TABLES}
 
-    def add(self, array: Array) -> dict[str, int]:
-        """A block with an array's elements."""
-        data = np.ascontiguousarray(array).tobytes()
-        row = {"at": self.size, "bytes": len(data)}
-        self.parts += [data, bytes(-len(data) % _ALIGN)]
-        self.size += len(data) + len(self.parts[-1])
-        return row
+    def text(self, text: str) -> int:
+        """Where a text lies. Raises MsedgeError for one with a zero byte."""
+        if "\0" in text:
+            raise MsedgeError(f"expected names without zero bytes, got {text!r}; rename it in the model")
+        if text not in self._texts:
+            self._texts[text] = self._text_end
+            self._text_end += len(text.encode()) + 1
+        return self._texts[text]
 
+    def block(self, content: bytes) -> int:
+        """Where a block with this content lies; equal ones are stored once."""
+        if content not in self._places:
+            self._places[content] = self._end
+            self._blocks += [content, bytes(-len(content) % ALIGN)]
+            self._end += len(content) + len(self._blocks[-1])
+        return self._places[content]
 
-def flat_file(graph: Graph, made: Plan, sample: Sample, facts: Mapping[str, Any]) -> bytes:
-    """The flat file of a graph's plan, all of whose steps are native. facts: the head's members that are not of the
-    plan. Raises MsedgeError above 4 GiB."""
-    blocks = _Blocks()
-    program, operands, read_bases = _steps(made)
-    constants = {base: array for base, array in made.constants.items() if base in read_bases}
-    bases, outputs = made.bases, []
-    for value in graph.outputs:
-        if value.name in made.known:
-            base, offset, spec = bases, 0, _spec(made.known[value.name])
-            constants[base] = made.known[value.name]
-            bases += 1
-        else:
-            base, offset, spec = made.where[value.name]
-            if base in made.constants:
-                constants[base] = made.constants[base]
-        outputs.append(_port(value.name, spec, base, offset))
-    head = {
-        **facts,
-        "kernels": list(made.kernels),
-        "nodes": [" + ".join(node.where for node in unit) for unit in made.units],
-        "arena": made.arena_bytes,
-        "bases": bases,
-        "steps": len(made.records),
-        "program": blocks.add(program),
-        "operands": blocks.add(operands),
-        "constants": [{"base": base, **blocks.add(array)} for base, array in constants.items()],
-        "inputs": [_port(v.name, made.where[v.name][2], made.inputs[v.name], 0) for v in graph.inputs],
-        "outputs": outputs,
-        "sample": {
-            "inputs": [blocks.add(sample.inputs[v.name]) for v in graph.inputs],
-            "outputs": [blocks.add(sample.outputs[v.name]) for v in graph.outputs],
-            "tolerance": sample.tolerance,
-        },
-    }
-    return _file(head, blocks)
+    def row(self, table: str, *words: int) -> int:
+        """Add a row; its number."""
+        self._rows[table] += words
+        return len(self._rows[table]) // TABLES[table] - 1
 
+    def rows(self, table: str) -> int:
+        """The number of rows so far."""
+        return len(self._rows[table]) // TABLES[table]
 
-def _file(head: Mapping[str, Any], blocks: _Blocks) -> bytes:
-    """Header, head, blocks, digest. Blocks' offsets depend on the head's size, which depends on their digits."""
-    start = 0
-    while True:
-        text = json.dumps(_moved(head, start), ensure_ascii=False, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % _ALIGN)
-        if _HEAD.size + len(text) <= start:
-            text = text.ljust(start - _HEAD.size)
-            break
-        start = _HEAD.size + len(text)
-    size = start + blocks.size + 32
-    if size > _LARGEST:
-        raise MsedgeError(f"expected a model of less than 4 GiB for the target, got {size} bytes; build a smaller one")
-    content = b"".join((_HEAD.pack(MAGIC, VERSION, len(text), size), text, *blocks.parts))
-    return content + hashlib.sha256(content).digest()
+    def tensor(self, name: str, dtype: str, shape: Sequence[int]) -> tuple[int, int, int, int]:
+        """The first words of a port or a state."""
+        first = self.rows("sizes")
+        for size in shape:
+            self.row("sizes", size)
+        return self.text(name), DTYPES.index(dtype), len(shape), first
 
-
-def _moved(value: Any, by: int) -> Any:
-    """The same values with every block's offset moved."""
-    if isinstance(value, dict):
-        return {key: inner + by if key == "at" else _moved(inner, by) for key, inner in value.items()}
-    return [_moved(inner, by) for inner in value] if isinstance(value, list) else value
-
-
-def _steps(made: Plan) -> tuple[Array, Array, set[int]]:
-    """The program of all records, the words on their operands, and the bases that they name."""
-    words: list[int] = []
-    bases: set[int] = set()
-    for record, extents in zip(made.records, made.extents, strict=True):
-        places = read(record.name, made.program[record.begin : record.end].tolist()).operands
-        words.append(len(places))
-        for place, extent in zip(places, extents, strict=True):
-            words += [extent, _ROLES[place.role]]
-            bases.add(place.base)
-    return made.program.astype("<i8"), np.array(words, "<u4"), bases
-
-
-def _spec(array: Array) -> Spec:
-    return Spec(dtype_name(array.dtype), array.shape)
-
-
-def _port(name: str, spec: Spec, base: int, offset: int) -> dict[str, Any]:
-    shape: Sequence[int] = spec.shape
-    return {"name": name, "dtype": spec.dtype, "shape": list(shape), "base": base, "offset": offset}
+    def file(self, arena: int, facts: Sequence[str], kernels: bytes) -> bytes:
+        """The whole file. facts: the three texts of the header; kernels: their SHA-256. Raises MsedgeError above
+        4 GiB."""
+        named = [self.text(fact) for fact in facts]
+        texts = b"".join(text.encode() + b"\0" for text in self._texts)
+        tables, directory = [], list[int]()
+        at = self._end
+        for name, words in TABLES.items():
+            content = struct.pack(f"<{len(self._rows[name])}I", *self._rows[name]) if words else texts
+            directory += [at, len(content) // (4 * words or 1)]
+            tables += [content, bytes(-len(content) % 4)]
+            at += len(content) + len(tables[-1])
+        size = at + DIGEST
+        if size > _LARGEST or arena > _LARGEST:
+            raise MsedgeError(
+                f"expected a model and an arena of less than 4 GiB each, got {size} and {arena} bytes; "
+                "build a smaller one"
+            )
+        head = _HEAD.pack(MAGIC, VERSION, size, arena, *named, kernels)
+        head += struct.pack(f"<{len(directory)}I", *directory)
+        content = b"".join((head.ljust(HEADER, b"\0"), *self._blocks[1:], *tables))
+        return content + hashlib.sha256(content).digest()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.resources import files
+from math import prod
 
-from lite_runtime.graph import Value
+from lite_runtime.frozen import NamedTuple
 
-__all__ = ["files_of"]
+__all__ = ["Port", "Ports", "files_of"]
 
 _ARRAYS = {
     "bool": "Uint8Array",
@@ -28,15 +29,31 @@ _ARRAYS = {
 _FILES = ("msedge.mjs", "msedge.d.mts", "model.msflat", "kernels.wasm")
 
 
-def files_of(inputs: Sequence[Value], outputs: Sequence[Value]) -> dict[str, bytes]:
-    """The files by name. inputs, outputs: with all sizes known."""
+class Port(NamedTuple):
+    """An input, output or state."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Ports(NamedTuple):
+    """A signature's inputs and outputs."""
+
+    signature: str
+    inputs: Sequence[Port]
+    outputs: Sequence[Port]
+
+
+def files_of(signatures: Sequence[Ports], states: Sequence[Port]) -> dict[str, bytes]:
+    """The files by name."""
     web = files(__package__) / "web"
-    types = (web / "msedge.d.mts").read_text("utf-8") + _types("Inputs", inputs) + _types("Outputs", outputs)
+    types = (web / "msedge.d.mts").read_text("utf-8") + _types(signatures, states)
     return {
         "msedge.mjs": (web / "msedge.mjs").read_bytes(),
         "msedge.d.mts": types.encode(),
         "package.json": (json.dumps(_PACKAGE, indent=2) + "\n").encode(),
-        "README.md": _readme(inputs, outputs).encode(),
+        "README.md": _readme(signatures, states).encode(),
     }
 
 
@@ -55,34 +72,48 @@ _PACKAGE = {
 }
 
 
-def _shape(value: Value) -> str:
-    return ", ".join(map(str, value.shape or ()))
-
-
-def _types(name: str, values: Sequence[Value]) -> str:
-    rows = [f"  /** {v.dtype} [{_shape(v)}] */\n  {json.dumps(v.name)}: {_ARRAYS[v.dtype]};" for v in values]
-    return "\n".join(["", f"export interface {name} {{", *rows, "}", ""])
-
-
-def _count(value: Value) -> int:
-    count = 1
-    for size in value.shape or ():
-        count *= int(size or 0)
-    return count
-
-
-def _readme(inputs: Sequence[Value], outputs: Sequence[Value]) -> str:
-    rows = [
-        f"| {role} | `{_cell(v.name)}` | {v.dtype} | {_shape(v) or 'scalar'} | `{_ARRAYS[v.dtype]}` |"
-        for role, values in (("input", inputs), ("output", outputs))
-        for v in values
+def _types(signatures: Sequence[Ports], states: Sequence[Port]) -> str:
+    """`Signatures` and `State` of a model."""
+    rows = ["", "export interface Signatures {"]
+    for name, inputs, outputs in signatures:
+        rows.append(f"  {json.dumps(name)}: {{")
+        for side, ports in (("inputs", inputs), ("outputs", outputs)):
+            rows += [f"    {side}: {{", *(_field(port, 6) for port in ports), "    };"]
+        rows.append("  };")
+    first = json.dumps(signatures[0].signature)
+    rows += [
+        "}",
+        f"export type First = {first};",
+        "export interface State {",
+        *(_field(port, 2) for port in states),
+        "}",
     ]
-    given = ",\n".join(f"  {json.dumps(v.name)}: new {_ARRAYS[v.dtype]}({_count(v)})" for v in inputs)
+    return "\n".join([*rows, ""])
+
+
+def _field(port: Port, indent: int) -> str:
+    space = " " * indent
+    return f"{space}/** {port.dtype} [{_shape(port)}] */\n{space}{json.dumps(port.name)}: {_ARRAYS[port.dtype]};"
+
+
+def _shape(port: Port) -> str:
+    return ", ".join(map(str, port.shape))
+
+
+def _readme(signatures: Sequence[Ports], states: Sequence[Port]) -> str:
+    rows = [
+        f"| `{_cell(name)}` | {role} | {_row(port)}"
+        for name, inputs, outputs in signatures
+        for role, ports in (("input", inputs), ("output", outputs))
+        for port in ports
+    ]
+    name, inputs, outputs = signatures[0]
+    given = ",\n".join(f"  {json.dumps(port.name)}: new {_ARRAYS[port.dtype]}({prod(port.shape)})" for port in inputs)
     first = json.dumps(outputs[0].name) if outputs else '""'
     return f"""# A model for browsers and Node
 
-| | name | dtype | shape | array |
-|---|---|---|---|---|
+| signature | | name | dtype | shape | array |
+|---|---|---|---|---|---|
 {chr(10).join(rows)}
 
 Arrays are in row-major order; float16 is given by its bits, bool as 0 and 1.
@@ -98,11 +129,32 @@ const results = model.run({{
 console.log(results[{first}]);
 ```
 
-`load({{ model, kernels }})` takes URLs, paths (in Node) or bytes. In a page: serve the folder by https or from
-localhost, with `script-src 'self' 'wasm-unsafe-eval'` and `connect-src 'self'` if there is a Content-Security-Policy.
+`model.run(inputs, signature)` runs another signature than {json.dumps(name)}. `load({{ model, kernels }})` takes URLs,
+paths (in Node) or bytes. In a page: serve the folder by https or from localhost, with `script-src 'self'
+'wasm-unsafe-eval'` and `connect-src 'self'` if there is a Content-Security-Policy.
 
 `model.msflat` and `kernels.wasm` belong together: a model's file names the digest of its kernels.
+{_state_text(states)}"""
+
+
+def _state_text(states: Sequence[Port]) -> str:
+    if not states:
+        return ""
+    rows = [f"| {_row(port)}" for port in states]
+    return f"""
+## State
+
+Signatures read these arrays, and some replace them after a run that succeeded. `model.state()` gives copies by name,
+`model.setState({{ … }})` replaces some or all, `model.resetState()` returns to the values in the file.
+
+| name | dtype | shape | array |
+|---|---|---|---|
+{chr(10).join(rows)}
 """
+
+
+def _row(port: Port) -> str:
+    return f"`{_cell(port.name)}` | {port.dtype} | {_shape(port) or 'scalar'} | `{_ARRAYS[port.dtype]}` |"
 
 
 def _cell(name: str) -> str:

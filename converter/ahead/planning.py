@@ -1,12 +1,14 @@
-"""A signature's plan for a target that has kernels and nothing else: no planner, no NumPy reference.
+"""Plans of signatures for a target that has kernels and nothing else: no planner, no NumPy reference.
 
 What such a target cannot run is refused here, by the operator's name and with what to do about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
+from converter.ahead.flat import DTYPES
 from lite_runtime.bundle import Bundle
 from lite_runtime.errors import InputError, UnsupportedOpError
 from lite_runtime.graph import Dim, Graph, Node
@@ -16,42 +18,56 @@ from lite_runtime.planning.program import Plan
 from lite_runtime.steps.declaration import FLAGS
 from lite_runtime.targets import Target
 
-__all__ = ["DTYPES", "plan_ahead", "signature_of", "with_batch"]
+__all__ = ["Sized", "chosen", "plan_ahead", "shapes_for"]
 
-DTYPES = frozenset(
-    {
-        *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
-        *("float16", "float32", "float64"),
-    }
-)
-"""Types of inputs and outputs for which there are arrays on the target; float16 as 16-bit numbers."""
+Sized: TypeAlias = tuple[int, ...]
+"""A shape without open sizes."""
 _REMEDY = "replace it in the model, or cut the model there (msedge cut) and compute the rest in the calling program"
 
 
-def signature_of(held: Bundle, name: str) -> Graph:
-    """A signature's graph. Raises InputError for an unknown name, UnsupportedOpError for a signature with state."""
-    if name not in held.signatures:
-        raise InputError(f"expected a signature of {', '.join(held.signatures)}, got {name!r}")
-    if name in held.uses:
-        states = sorted({*held.uses[name].reads.values(), *held.uses[name].writes.values()})
-        raise UnsupportedOpError(
-            f"signature {name!r} keeps state between runs ({', '.join(states)}), and a model that is built ahead of "
-            "time keeps none: convert the source again with the state as inputs and outputs"
-        )
-    return held.signatures[name]
+def chosen(held: Bundle, names: Sequence[str]) -> list[str]:
+    """The signatures to build: those asked for, by default all, `predict` first. Raises InputError for an unknown
+    name."""
+    if unknown := [name for name in names if name not in held.signatures]:
+        raise InputError(f"expected a signature of {', '.join(held.signatures)}, got {unknown[0]!r}")
+    return list(dict.fromkeys(names)) or sorted(held.signatures, key=lambda name: name != "predict")
 
 
-def with_batch(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """`shapes`, and a batch of one for the other inputs if their only open size is one symbol as their first axis."""
-    open_ = [value for value in graph.inputs if value.name not in shapes and not _sized(value.shape)]
+def shapes_for(held: Bundle, names: Sequence[str], given: Mapping[str, Sized]) -> dict[str, dict[str, Sized]]:
+    """The shapes of each signature's inputs. given: by INPUT, or by SIGNATURE/INPUT for one signature. A size with a
+    name that a given shape has is that one's. Without a given shape, a first axis that alone is open in all inputs is
+    1.
+
+    Raises InputError for the name of no input.
+    """
+    graphs = {name: held.signatures[name] for name in names}
+    known = {
+        key: v.name for name, graph in graphs.items() for v in graph.inputs for key in (v.name, f"{name}/{v.name}")
+    }
+    if unknown := sorted(set(given) - set(known)):
+        inputs = dict.fromkeys(value.name for graph in graphs.values() for value in graph.inputs)
+        raise InputError(f"expected shapes of the inputs {', '.join(inputs)}, got one of {', '.join(unknown)}")
+    return {name: _shapes(graph, name, given) for name, graph in graphs.items()}
+
+
+def _shapes(graph: Graph, signature: str, given: Mapping[str, Sized]) -> dict[str, Sized]:
+    keys = [(value.name, key) for value in graph.inputs for key in (value.name, f"{signature}/{value.name}")]
+    found = {name: given[key] for name, key in keys if key in given}  # the signature's own shape comes last
+    pairs = [pair for v in graph.inputs for pair in zip(v.shape or (), found.get(v.name, ()), strict=False)]
+    sizes = {dim: size for dim, size in pairs if isinstance(dim, str)}
+    open_ = [value for value in graph.inputs if value.name not in found and not _sized(value.shape)]
     firsts = {value.shape[0] for value in open_ if value.shape}
     alone = all(value.shape and isinstance(value.shape[0], str) and _sized(value.shape[1:]) for value in open_)
-    if not alone or len(firsts) != 1 or shapes:
-        return dict(shapes)
-    return {value.name: (1, *(d for d in (value.shape or ())[1:] if isinstance(d, int))) for value in open_}
+    if alone and len(firsts) == 1 and not found:
+        sizes[str(firsts.pop())] = 1
+    for value in open_:
+        shape = [sizes.get(d, d) if isinstance(d, str) else d for d in value.shape or (None,)]
+        if all(isinstance(d, int) for d in shape):
+            found[value.name] = tuple(d for d in shape if isinstance(d, int))
+    return found
 
 
-def plan_ahead(graph: Graph, shapes: Mapping[str, tuple[int, ...]], target: Target) -> Plan:
+def plan_ahead(graph: Graph, shapes: Mapping[str, Sized], target: Target) -> Plan:
     """The plan of a graph in which kernels compute everything.
 
     shapes: of inputs with open sizes. Raises InputError for open sizes without a shape, and for shapes that do not
@@ -62,7 +78,7 @@ def plan_ahead(graph: Graph, shapes: Mapping[str, tuple[int, ...]], target: Targ
             if value.kind != "tensor" or value.dtype not in DTYPES:
                 kind = value.dtype if value.kind == "tensor" else f"{value.kind} of {value.dtype}"
                 raise UnsupportedOpError(
-                    f"{role} {value.name!r} is a {kind}; {target.name} has tensors of {', '.join(sorted(DTYPES))}: "
+                    f"{role} {value.name!r} is a {kind}; {target.name} has tensors of {', '.join(DTYPES)}: "
                     "convert the values in the calling program, and build a model without them"
                 )
     _check_shapes(graph, shapes)
@@ -71,11 +87,8 @@ def plan_ahead(graph: Graph, shapes: Mapping[str, tuple[int, ...]], target: Targ
     return made
 
 
-def _check_shapes(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _check_shapes(graph: Graph, shapes: Mapping[str, Sized]) -> None:
     """Every input has one shape: its declared one, or a given one that fits."""
-    names = [value.name for value in graph.inputs]
-    if unknown := sorted(set(shapes) - set(names)):
-        raise InputError(f"expected shapes of the inputs {', '.join(names)}, got one of {', '.join(unknown)}")
     unsized = [v for v in graph.inputs if v.name not in shapes and not _sized(v.shape)]
     if unsized:
         found = " and ".join(f"{v.name!r} [{', '.join(str(d or '?') for d in v.shape or '?')}]" for v in unsized)

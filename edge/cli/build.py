@@ -19,27 +19,30 @@ def build(
     target: Annotated[
         str, typer.Option("--target", metavar="NAME", help="wasm32: browsers and Node, with 128-bit SIMD.")
     ],
-    signature: Annotated[str, typer.Option(help="The signature to build.")] = "predict",
+    signature: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A signature to build; repeatable. By default all.")
+    ] = None,
     input_shape: InputShapes = None,
     as_json: Json = False,
 ) -> None:
     """Build a model ahead of time: its program, the kernels that it uses, and a typed JavaScript module.
 
     The folder needs nothing else. Operators without a kernel and control flow are refused by name; so are open sizes,
-    except a batch, which is 1 unless --input-shape says otherwise.
+    except a batch, which is 1 unless --input-shape says otherwise (--input-shape train_step/x=8,10 for one signature).
     """
     shapes = read_shapes(input_shape)
     from converter.ahead import build as run
 
-    made = run(bundle, output, target, signature=signature, shapes=shapes)
+    made = run(bundle, output, target, signatures=signature or (), shapes=shapes)
     if as_json:
         emit(made._asdict())
         return
     sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in made.files.items())
     print(f"{made.folder}: {sizes}")
-    print("inputs: " + ", ".join(f"{name} {list(shape)}" for name, shape in made.inputs.items()))
+    for name, inputs in made.signatures.items():
+        print(f"{name}: " + ", ".join(f"{key} {list(shape)}" for key, shape in inputs.items()))
     print(
         f"{made.steps} steps, {len(made.kernels)} kernels ({bytes_text(made.kernels_gzip)} gzipped), "
-        f"{bytes_text(made.arena_bytes)} of arena"
+        f"{bytes_text(made.arena_bytes)} of arena, {bytes_text(made.state_bytes)} of state"
     )
     say(f"next:  see {output / 'README.md'}")

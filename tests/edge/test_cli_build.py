@@ -17,10 +17,10 @@ SHAPE = ("--input-shape", "x=1,3,8,8")
 def test_build_writes_a_folder_and_says_what_it_did(small: Small, tmp_path: Path) -> None:
     out = tmp_path / "web"
     stdout, stderr = msedge("build", small.bundle, "--target", "wasm32", "-o", out, *SHAPE)
-    assert "inputs: x [1, 3, 8, 8]" in stdout and "model.msflat" in stdout
+    assert "predict: x [1, 3, 8, 8]" in stdout and "model.msflat" in stdout
     assert "gzipped" in stdout and "README.md" in stderr
     made = as_json("build", small.bundle, "--target", "wasm32", "-o", out)
-    assert made["inputs"] == {"x": [1, 3, 8, 8]}  # an open batch is one
+    assert made["signatures"] == {"predict": {"x": [1, 3, 8, 8]}}  # an open batch is one
     assert made["folder"] == str(out) and made["steps"] > 3
     assert {path.name: path.stat().st_size for path in out.iterdir()} == made["files"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from converter import convert
+from converter import Training, convert
 from tests.converter.support import Builder
 
 
@@ -72,6 +72,29 @@ def dense() -> bytes:
     """One product: the smallest flat file."""
     b = Builder()
     return _bundle(b.model(b("Relu", b("MatMul", b.input("x", (1, 4)), b.weight(4, 3)))))
+
+
+def trainable() -> bytes:
+    """A small classifier of which everything is trained, by Adam; an open batch."""
+    b = Builder()
+    hidden = b("Relu", b("Conv", b.input("x", ("n", 2, 5, 4)), b.weight(6, 2, 3, 3), b.weight(6)))
+    y = b("Gemm", b("Flatten", hidden), b.weight(36, 3), b.weight(3))
+    made = convert(b.model(y), trainable=Training(trainable="*", optimizer="adam", clip_norm=1.0)).bundle
+    assert isinstance(made, bytes)
+    return made
+
+
+def stream() -> bytes:
+    """Two states that are handed on: y = a + x, old = a, then a = b and b = x. A state's new value and an output are
+    views of states, and an index may be outside its tensor."""
+    b = Builder()
+    x, first, second = b.input("x", (3,)), b.input("a", (3,)), b.input("b", (3,))
+    y = b("Add", b("Gather", first, b.input("i", (3,), np.int64)), x)
+    old, after = b("Reshape", first, b.const([3, 1], np.int64)), b("Identity", second)
+    last = b("Identity", x)
+    made = convert(b.model(y, old, after, last), state={"a": after, "b": last}).bundle
+    assert isinstance(made, bytes)
+    return made
 
 
 def _bundle(model: Any) -> bytes:

@@ -23,9 +23,10 @@ needs_node = pytest.mark.skipif(NODE is None, reason="no node")
 
 
 class Ran(NamedTuple):
-    """Outputs by name, and the rest of the answer."""
+    """Outputs by name of every run, the state after them, and the rest of the answer."""
 
-    outputs: dict[str, Array]
+    outputs: list[dict[str, Array]]
+    state: dict[str, Array]
     answer: dict[str, Any]
 
 
@@ -38,17 +39,34 @@ def ask(folder: Path, task: str, *arguments: str, given: Any = None) -> Any:
     return json.loads(done.stdout)
 
 
-def run(folder: Path, inputs: Mapping[str, Array]) -> Ran:
-    """What a built folder computes for these inputs."""
-    texts = {name: base64.b64encode(np.ascontiguousarray(array).tobytes()).decode() for name, array in inputs.items()}
-    answer = ask(folder, "run", given={"inputs": texts})
-    outputs = {
-        port["name"]: np.frombuffer(
-            base64.b64decode(answer["outputs"][port["name"]]), numpy_dtype(port["dtype"])
-        ).reshape(port["shape"])
-        for port in answer["ports"]["outputs"]
+def run(
+    folder: Path,
+    *inputs: Mapping[str, Array],
+    signatures: Sequence[str] = ("predict",),
+    state: Mapping[str, Array] | None = None,
+) -> Ran:
+    """What a built folder computes for these inputs, one after the other, by the signatures in turns, after a
+    self-test. state: before the first run."""
+    names = [signatures[i % len(signatures)] for i in range(len(inputs))]
+    runs = [{"signature": name, "inputs": _texts(each)} for name, each in zip(names, inputs, strict=True)]
+    answer = ask(folder, "run", given={"runs": runs, "state": None if state is None else _texts(state)})
+    ports = [answer["signatures"][name]["outputs"] for name in names]
+    outputs = [_arrays(texts, each) for texts, each in zip(answer["outputs"], ports, strict=True)]
+    return Ran(outputs, _arrays(answer["state"], answer["states"]), answer)
+
+
+def _texts(arrays: Mapping[str, Array]) -> dict[str, str]:
+    return {name: base64.b64encode(np.ascontiguousarray(array).tobytes()).decode() for name, array in arrays.items()}
+
+
+def _arrays(texts: Mapping[str, str], ports: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    assert list(texts) == [port["name"] for port in ports]
+    return {
+        port["name"]: np.frombuffer(base64.b64decode(texts[port["name"]]), numpy_dtype(port["dtype"])).reshape(
+            port["shape"]
+        )
+        for port in ports
     }
-    return Ran(outputs, answer)
 
 
 def load(folder: Path, models: Sequence[bytes], scratch: Path) -> list[str]:

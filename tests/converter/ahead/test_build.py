@@ -48,9 +48,10 @@ def check(source: bytes | str, folder: Path) -> None:
     model = lite_runtime.load(source)
     inputs = random(model.inputs(), seed=5)
     build(source, folder, shapes={name: array.shape for name, array in inputs.items()})
-    wanted, (found, answer) = model.run(inputs), node.run(folder, inputs)
-    assert answer["same"] and answer["bundle"] == model.bundle.digest
+    wanted, ([found, again], _, answer) = model.run(inputs), node.run(folder, inputs, inputs)
+    assert answer["bundle"] == model.bundle.digest
     assert [row["name"] for row in answer["compared"]] == list(wanted)
+    assert all(again[name].tobytes() == array.tobytes() for name, array in found.items())
     assert list(found) == list(wanted)
     for name, want in wanted.items():
         got = found[name]
@@ -67,23 +68,99 @@ def test_node_computes_what_kernels_compute_here(name: str, tmp_path: Path) -> N
     check(models.MODELS[name](), tmp_path / "built")
 
 
-@node.needs_node
-@pytest.mark.skipif("x86-64-v2" not in {target.name for target in runnable()}, reason="another processor")
-def test_floats_have_the_bits_of_the_target_that_does_not_fuse_either(tmp_path: Path) -> None:
-    (tmp_path / "model.mslite").write_bytes(models.transformer())
-    x = np.random.default_rng(2).standard_normal((1, 9, 16)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    build(tmp_path / "model.mslite", tmp_path / "built")
+not_fused = pytest.mark.skipif("x86-64-v2" not in {target.name for target in runnable()}, reason="another processor")
+
+
+def without_fusing(bundle: bytes, scratch: Path, *runs: dict[str, Array], signature: str) -> tuple[list[Array], Array]:
+    """The first output of each run, and all state after them as bytes, by the kernels of x86-64-v2."""
+    (scratch / "model.mslite").write_bytes(bundle)
+    np.savez(scratch / "runs.npz", *(array for run in runs for array in run.values()))
     code = (
         "import sys, numpy, lite_runtime\n"
         "model = lite_runtime.load('model.mslite', backend='native')\n"
-        "[y] = model.run({'x': numpy.load('x.npy')}).values()\n"
-        "numpy.save('y.npy', y)\n"
+        "arrays, names = list(numpy.load('runs.npz').values()), sys.argv[2:]\n"
+        "runs = [dict(zip(names, arrays[i:])) for i in range(0, len(arrays), len(names))]\n"
+        "found = [next(iter(model.run(run, sys.argv[1]).values())) for run in runs]\n"
+        "state = b''.join(array.tobytes() for array in model.state_dict().values())\n"
+        "numpy.savez('found.npz', *found, numpy.frombuffer(state, numpy.uint8))\n"
     )
     environment = {**os.environ, "MSEDGE_TARGET": "x86-64-v2", "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)
-    [found] = node.run(tmp_path / "built", {"x": x}).outputs.values()
-    assert found.tobytes() == np.load(tmp_path / "y.npy").tobytes()
+    command = [sys.executable, "-c", code, signature, *runs[0]]
+    subprocess.run(command, cwd=scratch, env=environment, check=True)
+    *found, state = np.load(scratch / "found.npz").values()
+    return found, state
+
+
+@node.needs_node
+@not_fused
+def test_floats_have_the_bits_of_the_target_that_does_not_fuse_either(tmp_path: Path) -> None:
+    x = np.random.default_rng(2).standard_normal((1, 9, 16)).astype(np.float32)
+    build(models.transformer(), tmp_path / "built")
+    [wanted], _ = without_fusing(models.transformer(), tmp_path, {"x": x}, signature="predict")
+    [[found]] = [outputs.values() for outputs in node.run(tmp_path / "built", {"x": x}).outputs]
+    assert found.tobytes() == wanted.tobytes()
+
+
+def trains(source: bytes, folder: Path, batch: int) -> None:
+    """Losses and state of five steps on random batches have the bits of x86-64-v2."""
+    model = lite_runtime.load(source)
+    rng = np.random.default_rng(7)
+    image = next(value for value in model.inputs("train_step") if value.name != "labels")
+    shapes = {f"train_step/{image.name}": (batch, *(d for d in (image.shape or ())[1:] if isinstance(d, int)))}
+    sized = image._replace(shape=shapes[f"train_step/{image.name}"])
+    batches = [{**random((sized,), seed), "labels": rng.integers(0, 3, batch)} for seed in range(5)]
+    made = build(source, folder / "built", shapes=shapes)
+    assert list(made.signatures) == ["predict", "evaluate", "gradients", "train_step"]
+    assert made.signatures["predict"][image.name][0] == 1 and made.signatures["train_step"]["labels"] == (batch,)
+    found = node.run(folder / "built", *batches, signatures=["train_step"])
+    wanted, state = without_fusing(source, folder, *batches, signature="train_step")
+    assert [outputs["loss"].tobytes() for outputs in found.outputs] == [loss.tobytes() for loss in wanted]
+    assert b"".join(array.tobytes() for array in found.state.values()) == state.tobytes()
+    assert len({loss.tobytes() for loss in wanted}) == 5
+
+
+@node.needs_node
+@not_fused
+def test_a_whole_model_trains(tmp_path: Path) -> None:
+    trains(models.trainable(), tmp_path, 4)
+
+
+@node.needs_node
+@not_fused
+def test_the_last_layer_of_a_real_model_trains(shared_models: Path, tmp_path: Path) -> None:
+    made = convert(shared_models / SHARED[0], trainable="model/dense/*").bundle
+    assert made is not None
+    trains(made, tmp_path, 3)
+
+
+@node.needs_node
+def test_state_goes_on_and_stays_as_it_was_after_a_run_that_failed(tmp_path: Path) -> None:
+    """Two states that are handed on, of which outputs are views."""
+    source = models.stream()
+    model = lite_runtime.load(source)
+    inputs = [{**random(model.inputs()[:1], seed), "i": np.array([2, 0, seed % 3])} for seed in range(5)]
+    start = {name: np.float32([1, 2, 3]) for name in ("a", "b")}
+    model.load_state_dict(start)
+    build(source, tmp_path / "built")
+    found = node.run(tmp_path / "built", *inputs, state=start)
+    for outputs, each in zip(found.outputs, inputs, strict=True):
+        for name, want in model.run(each).items():
+            np.testing.assert_array_equal(outputs[name], want)
+    for name, want in model.state_dict().items():
+        np.testing.assert_array_equal(found.state[name], want)
+    failed = node.ask(tmp_path / "built", "fails", given={"x": [4, 5, 6], "i": ["0", "3", "1"]})
+    assert "an index is outside the tensor" in failed["error"] and failed["before"] == failed["after"]
+
+
+@node.needs_node
+def test_signatures_are_chosen(tmp_path: Path) -> None:
+    made = build(models.trainable(), tmp_path / "built", signatures=["evaluate", "predict", "evaluate"])
+    assert list(made.signatures) == ["evaluate", "predict"] and made.state_bytes == 4 * (108 + 6 + 108 + 3)
+    x = {"x": np.zeros((1, 2, 5, 4), np.float32)}
+    [found] = node.run(tmp_path / "built", {**x, "labels": np.array([1])}, signatures=["evaluate"]).outputs
+    assert list(found) == ["loss", "examples", "correct"] and found["examples"] == 1
+    with pytest.raises(InputError, match=r"expected a signature of .*, got 'train'"):
+        build(models.trainable(), tmp_path / "other", signatures=["train"])
 
 
 @node.needs_node
@@ -103,11 +180,14 @@ def test_wrong_calls_are_told(tmp_path: Path) -> None:
         "noFile": "none.msflat cannot be read",
         "noSource": "model: expected a URL, a path or bytes, got a number",
         "noKernels": "kernels: expected the module with the SHA-256",
-        "noModel": "expected 96 bytes or more, got 4",
+        "noModel": "expected 224 bytes or more, got 4",
         "noInputs": "inputs: expected the names x, got none",
         "unknown": "inputs: expected the names x, got x, other",
         "wrongType": "input x: expected a Float32Array of 4 elements (float32 [1,4]), got a Uint8ClampedArray of 4",
         "wrongLength": "got a Float32Array of 3",
+        "noSignature": "expected a signature of predict, got other",
+        "noState": "state: expected names of none, got h",
+        "noObject": "state: expected names of none, got no object",
         "notArrays": "got an Array of 4",
     }
     assert told.keys() == parts.keys()
@@ -122,7 +202,9 @@ def test_an_index_outside_is_told_with_its_operator(tmp_path: Path) -> None:
     assert made is not None
     build(made, tmp_path / "built")
     x = np.arange(5, dtype=np.float32)
-    [picked] = node.run(tmp_path / "built", {"x": x, "i": np.array([4, -5])}).outputs.values()
+    [[picked]] = [
+        outputs.values() for outputs in node.run(tmp_path / "built", {"x": x, "i": np.array([4, -5])}).outputs
+    ]
     np.testing.assert_array_equal(picked, [4, 0])
     with pytest.raises(AssertionError, match=r"MsedgeError: Gather .*: an index is outside the tensor"):
         node.run(tmp_path / "built", {"x": x, "i": np.array([0, 5])})
@@ -224,24 +306,24 @@ def test_an_open_batch_is_one_unless_it_is_given(tmp_path: Path) -> None:
     assert made is not None
     wrong = {"x": (2, 4), "z": (2, 3)}
     refused(made, InputError, r"'x': expected a shape like \['n', 3\], got \[2, 4\]", tmp_path / "built", **wrong)
-    refused(made, InputError, r"'z' \[n, 3\].*--input-shape z=1,3", tmp_path / "built", x=(2, 3))
-    assert build(made, tmp_path / "built").inputs == {"x": (1, 3), "z": (1, 3)}
-    assert build(made, tmp_path / "built", shapes={"x": (2, 3), "z": (2, 3)}).inputs["x"] == (2, 3)
+    both = {"predict": {"x": (1, 3), "z": (1, 3)}}
+    assert build(made, tmp_path / "built").signatures == both
+    both["predict"] = {"x": (2, 3), "z": (2, 3)}
+    for name in ("x", "z", "predict/x"):
+        assert build(made, tmp_path / "built", shapes={name: (2, 3)}).signatures == both
 
 
-def test_text_and_state_are_refused(tmp_path: Path) -> None:
-    b = Builder()
-    h = b("Add", b.input("x", (2,)), b.input("h", (2,)))
-    stateful = convert(b.model(b("Relu", h), h), state={"h": h}).bundle
-    assert stateful is not None
-    refused(stateful, UnsupportedOpError, "keeps state between runs", tmp_path / "built")
+def test_text_is_refused(tmp_path: Path) -> None:
     graph = bundle.read(models.dense()).signatures["predict"]
     text = graph.replace(inputs=(*graph.inputs, Value("t", "string", (1,))))
     refused(bundle.write(None, {"predict": text}), UnsupportedOpError, "input 't' is a string", tmp_path / "built")
+    both = bundle.write(None, {"predict": text, "other": graph})
+    refused(both, UnsupportedOpError, r"signature 'predict': input 't'.*--signature other", tmp_path / "built")
+    assert list(build(both, tmp_path / "built", signatures=["other"]).signatures) == ["other"]
 
 
 def test_unknown_targets_and_signatures_are_listed(tmp_path: Path) -> None:
     with pytest.raises(MsedgeError, match="expected a target of wasm32, got z80"):
         build(models.dense(), tmp_path / "built", "z80")
     with pytest.raises(InputError, match="expected a signature of predict, got 'train'"):
-        build(models.dense(), tmp_path / "built", signature="train")
+        build(models.dense(), tmp_path / "built", signatures=["train"])
