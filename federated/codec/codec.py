@@ -6,19 +6,20 @@ A codec has at most one part of each kind, in this order: `difference` to a tree
 the last payload lost, a selection (`mask`, `topk`, `signds`), a number format (`float16`, `int8`, `int4`; without one,
 float32). `name:value` sets a part's first parameter, `name:value,other=value` more of them.
 
-A payload is, in little-endian order: "mf", version, flags (1: a difference; 2: whole), 8 bytes of a digest of codec and
-spec, the body's length and its CRC-32; then the body: the reference's CRC-32 if it is a difference, the selection's
-header, the values.
+A payload is, in little-endian order: "mf", version, flags (1: a difference; 2: whole), 8 bytes of a digest, the body's
+length and its CRC-32; then the body: the reference's CRC-32 if it is a difference, the selection's header, the values.
+The digest is the beginning of the SHA-256 of the codec as JSON, [[name, {parameter: value}], ...], and `Spec.digest`.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from hashlib import blake2b
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ from federated.tree import Array, Tree
 __all__ = ["Codec", "Difference", "Encoded", "Feedback"]
 
 _HEADER = struct.Struct("<2sBB8sII")
-_MAGIC, _VERSION = b"mf", 1
+_MAGIC, _VERSION = b"mf", 2
 _IS_DIFFERENCE, _IS_WHOLE = 1, 2
 _NOWHERE = np.zeros(0, np.int64)
 
@@ -239,7 +240,8 @@ def _crc(vector: Array) -> bytes:
 
 @lru_cache(maxsize=64)
 def _digest(codec: Codec, spec: Spec) -> bytes:
-    return blake2b(repr(codec).encode() + spec.digest, digest_size=8).digest()
+    names = [[part.name, vars(part)] for part in codec.parts]
+    return sha256(json.dumps(names, separators=(",", ":")).encode() + spec.digest).digest()[:8]
 
 
 def _parse(text: object) -> Part:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from hashlib import blake2b
+from hashlib import sha256
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -87,8 +88,9 @@ class Spec:
 
     @cached_property
     def digest(self) -> bytes:
-        """8 bytes that depend on names, shapes and dtypes."""
-        return blake2b(repr([tuple(leaf) for leaf in self.leaves]).encode(), digest_size=8).digest()
+        """The beginning of the SHA-256 of the leaves as JSON, [[path, shape, dtype], ...] (8 bytes)."""
+        text = json.dumps(self.leaves, separators=(",", ":"), ensure_ascii=False)
+        return sha256(text.encode("utf-8", "surrogatepass")).digest()[:8]
 
     def flatten(self, tree: Tree) -> Array:
         """The tree's elements as one new float32 vector [size].

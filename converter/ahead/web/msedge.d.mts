@@ -30,8 +30,14 @@ type Name = keyof Signatures;
 /** A loaded model. Runs are synchronous; results are new arrays in row-major order. */
 export class Model {
   private constructor();
-  /** By name, the first first; without ports that are state. */
-  readonly signatures: { readonly [S in Name]: { readonly inputs: readonly Port[]; readonly outputs: readonly Port[] } };
+  /** By name, the first first; inputs and outputs without those that are state, and names of the states it changes. */
+  readonly signatures: {
+    readonly [S in Name]: {
+      readonly inputs: readonly Port[];
+      readonly outputs: readonly Port[];
+      readonly writes: readonly string[];
+    };
+  };
   readonly states: readonly Port[];
   /** Digest of the bundle that the model was built from. */
   readonly bundle: string;

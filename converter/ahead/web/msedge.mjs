@@ -128,7 +128,10 @@ export class Model {
     const shown = ({ name, dtype, shape }) => Object.freeze({ name, dtype, shape: Object.freeze([...shape]) });
     const ports = (list) => Object.freeze(list.map(shown));
     this.signatures = Object.freeze(Object.fromEntries([...this.#programs.values()].map(
-      ({ name, inputs, outputs }) => [name, Object.freeze({ inputs: ports(inputs), outputs: ports(outputs) })],
+      ({ name, inputs, outputs, next }) => {
+        const writes = Object.freeze(next.map(({ state }) => head.states[state - 1].name));
+        return [name, Object.freeze({ inputs: ports(inputs), outputs: ports(outputs), writes })];
+      },
     )));
     this.states = ports(head.states);
     this.bundle = head.bundle;

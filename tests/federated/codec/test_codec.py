@@ -310,7 +310,7 @@ def test_wrong_bodies_are_named(names: list[str], body: bytes, why: str | None) 
 def test_headers_are_checked() -> None:
     sent, codec = {"w": np.ones(3, "f4")}, Codec()
     data, spec = codec.encode(sent, fresh()).data, Spec.of(sent)
-    for at, why in [(0, "beginning with"), (2, "version 1"), (3, "flags"), (4, "another model"), (17, "checksum")]:
+    for at, why in [(0, "beginning with"), (2, "version 2"), (3, "flags"), (4, "another model"), (17, "checksum")]:
         with pytest.raises(FederatedError, match=why):
             codec.decode(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :], spec)
     for other in ({"v": np.ones(3, "f4")}, {"w": np.ones((3, 1), "f4")}, {"w": np.ones(3, "f8")}):

@@ -1,0 +1,19 @@
+"""Web pages and Node programs as devices of a federated run: JavaScript beside what `msedge build` writes.
+
+federated.mjs   the device: its answers, and check-in
+draws.mjs       which examples it trains on: NumPy's generator
+messages.mjs    the bytes of messages and parameters
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+__all__ = ["MODULES", "modules"]
+
+MODULES = ("federated.mjs", "federated.d.mts", "draws.mjs", "messages.mjs")
+
+
+def modules() -> dict[str, bytes]:
+    """The files by name."""
+    return {name: (files(__package__) / name).read_bytes() for name in MODULES}
