@@ -82,26 +82,36 @@ def _compared(name: str, got: Any, want: Any) -> bool:
 
 
 def digest(path: Path) -> dict[str, Any]:
-    """SHA-256 of a bundle's outputs for inputs that follow from a seed: equal digests are equal bits. Inputs are made
-    of integers, so that no function of the system has a part in them."""
+    """SHA-256 of a bundle's outputs for `inputs_of` it: equal digests are equal bits."""
     import lite_runtime
 
     model = lite_runtime.load(str(path), backend="native")
-    rng, inputs = np.random.Generator(np.random.PCG64(7)), {}
-    for port in model.inputs():
-        shape, dtype = [size if isinstance(size, int) else 1 for size in port.shape or ()], np.dtype(port.dtype)
-        if dtype.kind in "iu":
-            ends = np.iinfo(dtype) if dtype.itemsize == 1 else (0, 4)
-            low, high = (ends.min, ends.max) if dtype.itemsize == 1 else ends
-            inputs[port.name] = rng.integers(low, high + 1, shape, dtype)
-        else:
-            inputs[port.name] = (rng.integers(-1024, 1024, shape) / np.float32(512)).astype(dtype)
+    inputs = inputs_of(model.inputs())
     found = {name: np.ascontiguousarray(value) for name, value in model.run(inputs).items()}
     return {
-        "sha256": {name: hashlib.sha256(value.tobytes()).hexdigest()[:16] for name, value in found.items()},
+        "sha256": {name: sha256_of(value) for name, value in found.items()},
         "values": {name: value.ravel()[:4096].astype(np.float64).tolist() for name, value in found.items()},
         "reference": list(model.cost(inputs).reference),
     }
+
+
+def sha256_of(array: Any) -> str:
+    """The first 16 digits of an array's digest."""
+    return hashlib.sha256(array.tobytes()).hexdigest()[:16]
+
+
+def inputs_of(ports: Any) -> dict[str, Any]:
+    """Inputs that follow from a seed, for one example; made of integers, so that no function of the system has a part
+    in them."""
+    rng, inputs = np.random.Generator(np.random.PCG64(7)), {}
+    for port in ports:
+        shape, dtype = [size if isinstance(size, int) else 1 for size in port.shape or ()], np.dtype(port.dtype)
+        if dtype.kind in "iu":
+            low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.itemsize == 1 else (0, 4)
+            inputs[port.name] = rng.integers(low, high + 1, shape, dtype)
+        else:
+            inputs[port.name] = (rng.integers(-1024, 1024, shape) / np.float32(512)).astype(dtype)
+    return inputs
 
 
 def operation(path: Path) -> None:

@@ -86,9 +86,9 @@ def report(system: System, target: str, folder: Path, timeout: float = 3600, **w
     return found
 
 
-def report_here(**work: Path | int) -> dict[str, Any]:
-    """The same on this machine, by this checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def report_here(target: str | None = None, **work: Path | int) -> dict[str, Any]:
+    """The same on this machine, by this checkout; target: by default its best."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **({"MSEDGE_TARGET": target} if target else {})}
     done = subprocess.run(
         [sys.executable, PROGRAM, *_options(work)], env=environment, capture_output=True, text=True, check=True
     )
