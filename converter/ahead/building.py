@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from gzip import compress
 from hashlib import sha256
 from importlib.metadata import version
 from types import MappingProxyType
 
 import lite_runtime
+from converter.ahead import library, package
 from converter.ahead.assembling import Part, Sample, assembled, kernels_of
-from converter.ahead.package import Port, Ports, files_of
 from converter.ahead.planning import Sized, chosen, plan_ahead, shapes_for
+from converter.ahead.ports import Port, Ports
 from converter.ahead.wasm_link import link
 from converter.golden import sample_inputs
 from lite_runtime import bundle as bundles
@@ -22,18 +23,39 @@ from lite_runtime.errors import MsedgeError, UnsupportedOpError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, StateUse, Value, dtype_name
 from lite_runtime.native import build as native
+from lite_runtime.native.objects import object_for
 from lite_runtime.planning.program import Plan
-from lite_runtime.targets import AHEAD, Target, named
+from lite_runtime.targets import AHEAD, TARGETS, Target, named
 
 __all__ = ["Built", "build"]
 
-MODULE, MODEL = "msedge.mjs", "model.msflat"
-"""The first file that is written, which shows that a folder was made here, and the last one."""
+MODEL = "model.msflat"
+"""The last file that is written."""
 _WALKER = "walker"
 _TOLERANCES = (1e-4, 5e-2)
 """By what share of an output's largest magnitude floats may differ from this machine's: without integers inside, the
 rounding of multiply-adds and the order of sums; with them, such a difference can also move a value to the next of 256
 steps. Integers must be equal."""
+
+
+class _Form(NamedTuple):
+    """What is built for a kind of targets. marker: the first file that is written, which shows that a folder was made
+    here. kernels: makes `kernels_file` with these kernels, and its digest. files: the others."""
+
+    marker: str
+    kernels_file: str
+    kernels: Callable[[Sequence[str], Target], tuple[bytes, bytes]]
+    files: Callable[[Sequence[Ports], Sequence[Port], Target], dict[str, bytes]]
+
+
+def _module(kernels: Sequence[str], target: Target) -> tuple[bytes, bytes]:
+    objects = native.code_for(sorted({_WALKER, *(name.partition(".")[0] for name in kernels)}), target)
+    made = link(objects, kernels)
+    return made, sha256(made).digest()
+
+
+_WEB = _Form("msedge.mjs", "kernels.wasm", _module, lambda signatures, states, _: package.files_of(signatures, states))
+_LIBRARY = _Form("msedge.h", "kernels.o", object_for, library.files_of)
 
 
 class Built(NamedTuple):
@@ -66,26 +88,25 @@ def build(
     Raises MsedgeError for an unknown target and for a folder with other files, BundleError for a source that is no
     bundle, InputError and UnsupportedOpError as `plan_ahead` does, MissingExtraError without a compiler.
     """
-    wanted = named(target, AHEAD)
-    _check_folder(folder)
+    wanted = named(target, (*AHEAD, *TARGETS))
+    form = _LIBRARY if wanted in TARGETS else _WEB
+    _check_folder(folder, form.marker)
     held = bundles.read(source)
     names = chosen(held, signatures)
     parts = [_part(held, name, each, wanted) for name, each in shapes_for(held, names, shapes).items()]
     kernels = kernels_of(parts)
-    objects = native.code_for(sorted({_WALKER, *(name.partition(".")[0] for name in kernels)}), wanted)
-    module = link(objects, kernels)
+    code, digest = form.kernels(kernels, wanted)
     state = {name: array for name, array in held.state.items() if any(name in _states(part.use) for part in parts)}
-    facts = f"msedge {version('msedge')}", held.digest, wanted.name
-    flat = assembled(parts, state, facts, sha256(module).digest())
+    flat = assembled(parts, state, (f"msedge {version('msedge')}", held.digest, wanted.name), digest)
     ports = [Ports(part.name, *(_ports(side, part.plan) for side in part.use.seen(part.graph))) for part in parts]
-    package = files_of(ports, [Port(name, dtype_name(a.dtype), a.shape) for name, a in state.items()])
-    files = {MODULE: package[MODULE], **package, "kernels.wasm": module, MODEL: flat}
+    others = form.files(ports, [Port(name, dtype_name(a.dtype), a.shape) for name, a in state.items()], wanted)
+    files = {form.marker: others[form.marker], **others, form.kernels_file: code, MODEL: flat}
     _write(folder, files)
     return Built(
         os.fspath(folder),
         {name: len(content) for name, content in files.items()},
         tuple(kernels),
-        len(compress(module, 9)),
+        len(compress(code, 9)),
         sum(len(part.plan.records) for part in parts),
         max(part.plan.arena_bytes for part in parts),
         sum(array.nbytes for array in state.values()),
@@ -115,7 +136,7 @@ def _states(use: StateUse) -> set[str]:
     return {*use.reads.values(), *use.writes.values()}
 
 
-def _check_folder(folder: str | os.PathLike[str]) -> None:
+def _check_folder(folder: str | os.PathLike[str], marker: str) -> None:
     """Refuse a folder with files of others, which could have the same names."""
     try:
         there = os.listdir(folder)
@@ -124,7 +145,7 @@ def _check_folder(folder: str | os.PathLike[str]) -> None:
     except OSError as problem:
         raise MsedgeError(f"cannot write to {os.fspath(folder)!r}: {problem.strerror}; choose another folder") from None
     others = sorted(name for name in there if not TEMPORARY.fullmatch(name))  # a killed build may leave one of these
-    if others and MODULE not in others:
+    if others and marker not in others:
         raise MsedgeError(
             f"{os.fspath(folder)!r} has files that msedge build did not make ({', '.join(others[:3])}), and "
             "some might be replaced; choose a new folder"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from importlib.resources import files
 from math import prod
 
-from lite_runtime.frozen import NamedTuple
+from converter.ahead.ports import Port, Ports, shown, state_table, table
 
-__all__ = ["Port", "Ports", "files_of"]
+__all__ = ["files_of"]
 
 _ARRAYS = {
     "bool": "Uint8Array",
@@ -27,22 +27,6 @@ _ARRAYS = {
 }
 """JavaScript's arrays by dtype, as in `web/msedge.mjs`."""
 _FILES = ("msedge.mjs", "msedge.d.mts", "model.msflat", "kernels.wasm")
-
-
-class Port(NamedTuple):
-    """An input, output or state."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
-class Ports(NamedTuple):
-    """A signature's inputs and outputs."""
-
-    signature: str
-    inputs: Sequence[Port]
-    outputs: Sequence[Port]
 
 
 def files_of(signatures: Sequence[Ports], states: Sequence[Port]) -> dict[str, bytes]:
@@ -93,28 +77,16 @@ def _types(signatures: Sequence[Ports], states: Sequence[Port]) -> str:
 
 def _field(port: Port, indent: int) -> str:
     space = " " * indent
-    return f"{space}/** {port.dtype} [{_shape(port)}] */\n{space}{json.dumps(port.name)}: {_ARRAYS[port.dtype]};"
-
-
-def _shape(port: Port) -> str:
-    return ", ".join(map(str, port.shape))
+    return f"{space}/** {port.dtype} [{shown(port)}] */\n{space}{json.dumps(port.name)}: {_ARRAYS[port.dtype]};"
 
 
 def _readme(signatures: Sequence[Ports], states: Sequence[Port]) -> str:
-    rows = [
-        f"| `{_cell(name)}` | {role} | {_row(port)}"
-        for name, inputs, outputs in signatures
-        for role, ports in (("input", inputs), ("output", outputs))
-        for port in ports
-    ]
     name, inputs, outputs = signatures[0]
     given = ",\n".join(f"  {json.dumps(port.name)}: new {_ARRAYS[port.dtype]}({prod(port.shape)})" for port in inputs)
     first = json.dumps(outputs[0].name) if outputs else '""'
     return f"""# A model for browsers and Node
 
-| signature | | name | dtype | shape | array |
-|---|---|---|---|---|---|
-{chr(10).join(rows)}
+{table(signatures, _ARRAYS, "array")}
 
 Arrays are in row-major order; float16 is given by its bits, bool as 0 and 1.
 
@@ -140,22 +112,11 @@ paths (in Node) or bytes. In a page: serve the folder by https or from localhost
 def _state_text(states: Sequence[Port]) -> str:
     if not states:
         return ""
-    rows = [f"| {_row(port)}" for port in states]
     return f"""
 ## State
 
 Signatures read these arrays, and some replace them after a run that succeeded. `model.state()` gives copies by name,
 `model.setState({{ … }})` replaces some or all, `model.resetState()` returns to the values in the file.
 
-| name | dtype | shape | array |
-|---|---|---|---|
-{chr(10).join(rows)}
+{state_table(states, _ARRAYS, "array")}
 """
-
-
-def _row(port: Port) -> str:
-    return f"`{_cell(port.name)}` | {port.dtype} | {_shape(port) or 'scalar'} | `{_ARRAYS[port.dtype]}` |"
-
-
-def _cell(name: str) -> str:
-    return name.replace("|", "\\|").replace("`", "'")

@@ -1,4 +1,4 @@
-"""`msedge build`: a folder that runs a bundle on a target without msedge: in a web page, in Node."""
+"""`msedge build`: a folder that runs a bundle on a target without msedge: in a web page, in Node, in a C program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def build(
     bundle: Bundle,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")],
     target: Annotated[
-        str, typer.Option("--target", metavar="NAME", help="wasm32: browsers and Node, with 128-bit SIMD.")
+        str,
+        typer.Option(
+            "--target", metavar="NAME", help="wasm32: browsers and Node; a target of docs/targets.md: a C library."
+        ),
     ],
     signature: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A signature to build; repeatable. By default all.")
@@ -25,7 +28,7 @@ def build(
     input_shape: InputShapes = None,
     as_json: Json = False,
 ) -> None:
-    """Build a model ahead of time: its program, the kernels that it uses, and a typed JavaScript module.
+    """Build a model ahead of time: its programs, the kernels that it uses, and a JavaScript module or a C library.
 
     The folder needs nothing else. Operators without a kernel and control flow are refused by name; so are open sizes,
     except a batch, which is 1 unless --input-shape says otherwise (--input-shape train_step/x=8,10 for one signature).

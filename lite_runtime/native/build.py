@@ -326,27 +326,51 @@ def _path(family: str, target: Target) -> str:
     one of the other."""
     facts = (MAGIC, target.triple, target.cpu, target.features, target.dot, target.page)
     portable = os.path.basename(_portable_path(family, target.shape_of(family)))
-    h = blake2b(repr((portable, facts)).encode(), digest_size=12)
+    return os.path.join(cache_folder(), "kernels", f"{target.name}-{family}-{_recipe((portable, facts), target)}.img")
+
+
+def _recipe(facts: tuple[Any, ...], target: Target) -> str:
+    """A digest of facts and of what makes a target's code of bitcode."""
+    h = blake2b(repr(facts).encode(), digest_size=12)
     others = {t.processor for t in (*TARGETS, *AHEAD)} - {target.processor}
     for name in sorted(os.listdir(os.path.join(ROOT, "native", "codegen"))):
         if name.endswith(".py") and name[:-3] not in others:
             h.update(_source(f"native.codegen.{name[:-3]}"))
-    return os.path.join(cache_folder(), "kernels", f"{target.name}-{family}-{h.hexdigest()}.img")
+    return h.hexdigest()
+
+
+def object_path(kernels: Sequence[str], target: Target) -> str:
+    """The path in the cache of the object file with these kernels (`objects.py`)."""
+    families = dict.fromkeys(kernel.partition(".")[0] for kernel in kernels)
+    portable = [os.path.basename(_portable_path(family, target.shape_of(family))) for family in families]
+    source = blake2b(_source("native.objects"), digest_size=12).hexdigest()
+    facts = (target.triple, target.cpu, target.features, target.dot, source, *portable, *kernels)
+    return os.path.join(cache_folder(), "kernels", f"{target.name}-{_recipe(facts, target)}.o")
 
 
 def read_portable(family: str, shape: Shape) -> bytes | None:
     """A family's bitcode in the cache; None if it is not there, or damaged."""
-    try:
-        with trust.opened(_portable_path(family, shape)) as file:
-            digest, bitcode = file.read(16), file.read()
-    except OSError:
-        return None
-    return bitcode if blake2b(bitcode, digest_size=16).digest() == digest else None
+    return read_kept(_portable_path(family, shape))
 
 
 def write_portable(family: str, shape: Shape, bitcode: bytes) -> None:
     """Keep a family's bitcode in the cache."""
-    trust.write(_portable_path(family, shape), blake2b(bitcode, digest_size=16).digest() + bitcode)
+    write_kept(_portable_path(family, shape), bitcode)
+
+
+def read_kept(path: str) -> bytes | None:
+    """What `write_kept` wrote; None if it is not there, or damaged."""
+    try:
+        with trust.opened(path) as file:
+            digest, content = file.read(16), file.read()
+    except OSError:
+        return None
+    return content if blake2b(content, digest_size=16).digest() == digest else None
+
+
+def write_kept(path: str, content: bytes) -> None:
+    """Write a file of the cache atomically, with a digest."""
+    trust.write(path, blake2b(content, digest_size=16).digest() + content)
 
 
 def kept() -> dict[str, str]:
@@ -461,18 +485,22 @@ def prepare(
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     nice: int = 0,
+    portable: bool = False,
 ) -> list[str]:
     """Compile the families (default: all) that are not compiled yet; returns their names. target: any; by default this
     machine's. `progress` is called now and then with the number of finished families and of all; an exception that it
     raises ends the compilers. Without it, a line is written to stderr when compiling begins and when it ends. nice: how
-    far the compilers' priority is lowered.
+    far the compilers' priority is lowered. portable: only their bitcode, for `objects.py`.
     """
     target = target or host()
     if target is None:
         return []
-    own = {family for file in _natives(target) for family in file.families}
-    asked = [family for family in (families() if wanted is None else wanted) if family not in own]
-    missing = [family for family in asked if not os.path.exists(_path(family, target))]
+    paths = {
+        family: _portable_path(family, target.shape_of(family)) if portable else _path(family, target)
+        for family in (families() if wanted is None else wanted)
+        if portable or not any(family in file.families for file in _natives(target))
+    }
+    missing = [family for family, path in paths.items() if not os.path.exists(path)]
     if not missing:
         return []
     if not _compiler():
@@ -481,7 +509,7 @@ def prepare(
         )
     import subprocess
 
-    trust.make_folder(os.path.dirname(_path(missing[0], target)))  # refuse before minutes of compiling, not after
+    trust.make_folder(os.path.dirname(paths[missing[0]]))  # refuse before minutes of compiling, not after
     jobs = min(jobs or os.cpu_count() or 1, len(missing))
     started = time.perf_counter()
     if progress is None:
@@ -490,7 +518,8 @@ def prepare(
     environment = {**os.environ, "NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(ROOT), os.environ.get("PYTHONPATH"))))
     shares = _shares(missing, jobs, target)
-    command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.native.compile", target.name]
+    command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.native.compile"]
+    command += [*(["--portable"] if portable else []), target.name]
     running = [
         subprocess.Popen(
             [*command, *share],
@@ -511,7 +540,7 @@ def prepare(
                     break
                 except subprocess.TimeoutExpired:
                     if progress is not None:
-                        progress(sum(os.path.exists(_path(family, target)) for family in missing), len(missing))
+                        progress(sum(os.path.exists(paths[family]) for family in missing), len(missing))
             if process.returncode:
                 raise BuildError(f"compiling {' '.join(share)} failed:\n{output.strip()}")
     finally:

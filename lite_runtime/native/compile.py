@@ -3,7 +3,7 @@
     MSEDGE_SHAPE=… NUMBA_OPT=0 python -m lite_runtime.native.compile TARGET FAMILY…
 
 Bitcode is kept in the cache for the other targets of its shape; numba, which makes it (`portable.py`), is not imported
-where it is there.
+where it is there. With --portable before the target: bitcode alone.
 """
 
 from __future__ import annotations
@@ -64,4 +64,11 @@ def _locked(path: str) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    _prepare(named(sys.argv[1], (*TARGETS, *AHEAD)), sys.argv[2:])
+    alone = sys.argv[1] == "--portable"
+    name, *families = sys.argv[1 + alone :]
+    wanted = named(name, (*TARGETS, *AHEAD))
+    if alone:
+        for each in families:
+            _kept_portable(each, wanted)
+    else:
+        _prepare(wanted, families)

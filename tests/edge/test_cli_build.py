@@ -25,10 +25,18 @@ def test_build_writes_a_folder_and_says_what_it_did(small: Small, tmp_path: Path
     assert {path.name: path.stat().st_size for path in out.iterdir()} == made["files"]
 
 
+def test_build_writes_a_c_library(small: Small, tmp_path: Path) -> None:
+    found = host()
+    assert found is not None
+    stdout, _ = msedge("build", small.bundle, "--target", found.name, "-o", tmp_path / "c", "--signature", "predict")
+    assert "predict: x [1, 3, 8, 8]" in stdout and "kernels.o" in stdout
+    assert {"msedge.h", "msedge.c", "Makefile", "kernels.o"} <= {path.name for path in (tmp_path / "c").iterdir()}
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--target", "x86-64-v3", *SHAPE), "expected a target of wasm32, got x86-64-v3"),
+        (("--target", "z80", *SHAPE), "expected a target of wasm32, x86-64-v4-vnni,"),
         (("--target", "wasm32", "--input-shape", "x=1,3,8,9"), "expected a shape like"),
         (("--target", "wasm32", "--signature", "train", *SHAPE), "expected a signature of predict"),
     ],

@@ -358,11 +358,16 @@ class Reader {
     return this.view.getUint32(at, true);
   }
 
+  /** The table of these rows, if it has them. */
+  within(name, first, many) {
+    check(first, `a row of ${name}`, 0, this.tables[name].count);
+    check(many, `a number of ${name}`, 0, this.tables[name].count - first);
+    return this.tables[name];
+  }
+
   /** The words of some rows, each as an array. */
   rows(name, first = 0, many = this.tables[name].count) {
-    const { at, count, bytes } = this.tables[name];
-    check(first, `a row of ${name}`, 0, count);
-    check(many, `a number of ${name}`, 0, count - first);
+    const { at, bytes } = this.within(name, first, many);
     const row = (i) => Array.from({ length: bytes / 4 }, (_, j) => this.word(at + bytes * (first + i) + 4 * j));
     return Array.from({ length: many }, (_, i) => row(i));
   }
@@ -400,6 +405,7 @@ class Reader {
     const text = (at) => this.text(this.word(at));
     this.arena = this.word(16);
     this.kernels = this.rows("kernels").map(([name]) => this.text(name));
+    this.nodes = this.rows("nodes").map(([name]) => this.text(name));
     this.constants = this.rows("constants").map(([at, bytes], i) => this.block(at, bytes, `constant ${i}`));
     this.states = differing(this.rows("states").map((row, i) => {
       const tensor = this.tensor(row, `state ${i}`);
@@ -418,11 +424,12 @@ class Reader {
     const name = this.text(text), tolerance = new Float32Array(Uint32Array.of(bits).buffer)[0];
     check(runs, `runs of ${name}`, 1, MOST_RUNS);
     if (!(tolerance >= 0)) fail(`a tolerance of 0 or more for ${name}`, `${tolerance}`);
+    this.within("nodes", node, nodes);
     const made = {
       name, runs, tolerance, steps,
       program: this.block(program, 8 * words, `the program of ${name}`),
       operands: this.block(operands, 4 * count, `the operands of ${name}`),
-      nodes: this.rows("nodes", node, nodes).map(([each]) => this.text(each)),
+      nodes: this.nodes.slice(node, node + nodes),
       buffers: this.rows("buffers", buffer, buffers).map(([bytes, role]) => {
         return { bytes, written: check(role, `the role of a buffer of ${name}`, 0, 1) === 1 };
       }),

@@ -84,6 +84,19 @@ def trainable() -> bytes:
     return made
 
 
+def int8_head() -> bytes:
+    """A small integer model whose last layer can be trained; an open batch."""
+    b = Builder()
+    x = b.input("x", ("n", 2, 6, 5))
+    hidden = b("Relu", b("Conv", x, b.weight(6, 2, 3, 3), b.weight(6), pads=[1] * 4))
+    y = b("Gemm", b("Flatten", b("GlobalAveragePool", hidden)), b.weight(6, 4), b.weight(4))
+    rows = np.random.default_rng(1).standard_normal((16, 1, 2, 6, 5)).astype(np.float32)
+    calibration, training = [{"x": row} for row in rows], Training(trainable=["c_11", "c_12"])
+    made = convert(b.model(y), quantize="int8", calibration=calibration, trainable=training).bundle
+    assert isinstance(made, bytes)
+    return made
+
+
 def stream() -> bytes:
     """Two states that are handed on: y = a + x, old = a, then a = b and b = x. A state's new value and an output are
     views of states, and an index may be outside its tensor."""

@@ -1,0 +1,108 @@
+"""Chosen kernels as one relocatable object file, for programs that are linked with them (`converter.ahead`).
+
+It defines one symbol, `msedge_kernels`, as `msedge.h` declares it:
+
+    0    u32        number of kernels
+    4    28 bytes   the target's name, ended by a zero byte
+    32   32 bytes   SHA-256 of the file in which these bytes are `PLACE`
+    64   addresses  of the kernels, in the order asked for: `void (const int64_t *step, const int64_t *bases,
+                    int64_t worker, int64_t workers)`
+
+The file is made in a separate process, and kept in the cache.
+
+    python -m lite_runtime.native.objects TARGET KERNEL…
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+
+from lite_runtime.native import build
+from lite_runtime.native.codegen.link import outside
+from lite_runtime.native.codegen.operations import PREFIX
+from lite_runtime.native.codegen.retarget import llvm, object_of
+from lite_runtime.native.codegen.support import FUNCTIONS, needed
+from lite_runtime.targets import AHEAD, TARGETS, Target, named
+
+__all__ = ["SYMBOL", "object_for"]
+
+SYMBOL = "msedge_kernels"
+PLACE = sha256(b"the place of the digest of an object file of kernels").digest()
+
+
+def object_for(kernels: Sequence[str], target: Target) -> tuple[bytes, bytes]:
+    """The object file with these kernels ("family.name"), and its digest. Raises BuildError if it cannot be compiled,
+    MissingExtraError without a compiler, TrustError if others can write to the cache."""
+    path = build.object_path(kernels, target)
+    found = build.read_kept(path)
+    if found is None:
+        build.prepare(_families(kernels), target=target, portable=True)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((os.path.dirname(build.ROOT), *sys.path))}
+        command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.native.objects", target.name, *kernels]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        found = build.read_kept(path)
+        if done.returncode or found is None:
+            raise build.BuildError(f"compiling {' '.join(kernels)} failed:\n{done.stdout.strip()}")
+    digest = sha256(found).digest()
+    return found.replace(PLACE, digest), digest
+
+
+def _families(kernels: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(kernel.partition(".")[0] for kernel in kernels))
+
+
+def _make(kernels: Sequence[str], target: Target) -> None:
+    """Write the object file, without its digest, to the cache. Only `SYMBOL` is seen from outside."""
+    whole = llvm().parse_assembly("")
+    for family in _families(kernels):
+        bitcode = build.read_portable(family, target.shape_of(family))
+        if bitcode is None:
+            raise build.BuildError(f"the cache lost the bitcode of {family} while it was needed; run again")
+        whole.link_in(llvm().parse_bitcode(bitcode))
+    there = {function.name for function in whole.functions}
+    if lacking := [name for name in kernels if name not in there]:
+        raise build.BuildError(f"expected kernels, got none called {' '.join(lacking)}")
+    whole.link_in(llvm().parse_assembly(_table(kernels, target)))
+    if target.processor == "armv7":
+        whole.link_in(llvm().parse_assembly(_support()))
+    for function in whole.functions:
+        if not function.is_declaration and not function.name.startswith(PREFIX):
+            function.linkage = "internal"
+            function.add_function_attribute("nounwind")
+    made, _ = object_of(whole.as_bitcode(), target, "chosen")
+    if needs := outside(made):
+        raise build.BuildError(f"kernel code needs {', '.join(sorted(needs))} from outside; kernels call no library")
+    if made.count(PLACE) != 1:
+        raise build.BuildError(f"expected one place for a digest in the object file, got {made.count(PLACE)}")
+    build.write_kept(build.object_path(kernels, target), made)
+
+
+def _table(kernels: Sequence[str], target: Target) -> str:
+    """The symbol's definition in LLVM's text."""
+    count = len(kernels)
+    declared = "".join(f'declare void @"{name}"(ptr, ptr, i64, i64)\n' for name in kernels)
+    kinds = f"i32, [28 x i8], [32 x i8], [{count} x ptr]"
+    addresses = ", ".join(f'ptr @"{name}"' for name in kernels)
+    name = target.name.encode().ljust(28, b"\0")
+    values = f'i32 {count}, [28 x i8] c"{_bytes(name)}", [32 x i8] c"{_bytes(PLACE)}", [{count} x ptr] [{addresses}]'
+    return f"{declared}@{SYMBOL} = constant {{ {kinds} }} {{ {values} }}, align 64\n"
+
+
+def _support() -> str:
+    """What the back end of 32-bit Arm calls, as functions that only this file sees: other programs have their own."""
+    text = needed(FUNCTIONS).replace("define hidden ", "define internal ")
+    pointers = ", ".join(f"ptr @{name}" for name in FUNCTIONS)
+    kept = f'@llvm.compiler.used = appending global [{len(FUNCTIONS)} x ptr] [{pointers}], section "llvm.metadata"'
+    return f"{text}\n{kept}\n"
+
+
+def _bytes(content: bytes) -> str:
+    return "".join(f"\\{byte:02x}" for byte in content)
+
+
+if __name__ == "__main__":
+    _make(sys.argv[2:], named(sys.argv[1], (*TARGETS, *AHEAD)))
