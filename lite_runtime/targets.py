@@ -159,9 +159,18 @@ TARGETS: tuple[Target, ...] = (
     *_RISCV,
 )
 """Those whose kernels the runtime loads; of one system: best first."""
+
+
+def _apple(name: str, system: str, cpu: str) -> Target:
+    return Target(name, f"aarch64-apple-{system}", cpu, "+dotprod,+lse", _NEON, "sdot", page=16384)
+
+
 _SIMD = "+simd128,+bulk-memory,+bulk-memory-opt,+sign-ext,+nontrapping-fptoint,+mutable-globals"
 AHEAD: tuple[Target, ...] = (
     Target("wasm32", "wasm32-unknown-unknown", "generic", _SIMD, _SIMD128, "wasm.dot", linked=False),
+    _apple("ios", "ios14.0", "apple-a13"),
+    _apple("ios-simulator", "ios14.0-simulator", "apple-m1"),
+    _apple("macos", "macosx11.0", "apple-m1"),
 )
 """Those for which models are built ahead of time (`converter.ahead`)."""
 PLAIN = Target("plain", "", "", "", _SIMD128, "")

@@ -4,7 +4,8 @@ build(bundle, folder, target)       a folder that a program of the target uses a
 planning     the plans of signatures; what the target cannot run is refused by name
 flat         the format of the file that holds them; assembling: plans to this file
 wasm_object, wasm_link    kernels' object files -> one WebAssembly module
-web          the folder of a web page or a Node program (`web/`: its module)
+package      the folder for a web page or a Node program (`web/`: its module)
+library      the folder for a program in C (`c/`: its reader); ports: the tables of both folders' READMEs
 """
 
 from __future__ import annotations

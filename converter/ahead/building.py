@@ -89,7 +89,7 @@ def build(
     bundle, InputError and UnsupportedOpError as `plan_ahead` does, MissingExtraError without a compiler.
     """
     wanted = named(target, (*AHEAD, *TARGETS))
-    form = _LIBRARY if wanted in TARGETS else _WEB
+    form = _WEB if wanted.processor == "wasm32" else _LIBRARY
     _check_folder(folder, form.marker)
     held = bundles.read(source)
     names = chosen(held, signatures)

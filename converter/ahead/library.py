@@ -19,8 +19,14 @@ _TYPES = {
     "float64": "double",
 }
 """C's types by dtype."""
-_COMPILERS = {"aarch64": "aarch64-linux-gnu-", "armv7": "arm-linux-gnueabihf-", "riscv64": "riscv64-linux-gnu-"}
-"""Debian's compilers for other processors, by processor."""
+_MAKE = {
+    "aarch64-unknown-linux-gnu": " CROSS_COMPILE=aarch64-linux-gnu-",
+    "armv7-unknown-linux-gnueabihf": " CROSS_COMPILE=arm-linux-gnueabihf-",
+    "riscv64-unknown-linux-gnu": " CROSS_COMPILE=riscv64-linux-gnu-",
+    "aarch64-apple-ios14.0": ' libmodel.a CC="xcrun -sdk iphoneos clang -arch arm64 -miphoneos-version-min=14.0"',
+    "aarch64-apple-ios14.0-simulator": ' libmodel.a CC="xcrun -sdk iphonesimulator clang -arch arm64"',
+}
+"""Arguments of make, by target triple: Debian's compilers for other processors, Apple's for other systems."""
 
 
 def files_of(signatures: Sequence[Ports], states: Sequence[Port], target: Target) -> dict[str, bytes]:
@@ -31,7 +37,6 @@ def files_of(signatures: Sequence[Ports], states: Sequence[Port], target: Target
 
 
 def _readme(signatures: Sequence[Ports], states: Sequence[Port], target: Target) -> str:
-    cross = _COMPILERS.get(target.processor)
     name, inputs, outputs = signatures[0]
     lines = [
         *_each("fill", "inputs", inputs),
@@ -40,7 +45,7 @@ def _readme(signatures: Sequence[Ports], states: Sequence[Port], target: Target)
     ]
     return f"""# A model as a C library, for {target.name}
 
-    make{f" CROSS_COMPILE={cross}" if cross else ""}
+    make{_MAKE.get(target.triple, "")}
 
 gives `libmodel.a` and `libmodel.so`; `CMakeLists.txt` gives the target `msedge_model`. Nothing is needed but a C99
 compiler: no allocation, no C library beyond memcpy and memset.

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from hashlib import sha256
 
-from lite_runtime.native import build
+from lite_runtime.native import build, macho
 from lite_runtime.native.codegen.link import outside
 from lite_runtime.native.codegen.operations import PREFIX
 from lite_runtime.native.codegen.retarget import llvm, object_of
@@ -74,7 +74,7 @@ def _make(kernels: Sequence[str], target: Target) -> None:
             function.linkage = "internal"
             function.add_function_attribute("nounwind")
     made, _ = object_of(whole.as_bitcode(), target, "chosen")
-    if needs := outside(made):
+    if needs := macho.outside(made) if made.startswith(macho.MAGIC) else outside(made):
         raise build.BuildError(f"kernel code needs {', '.join(sorted(needs))} from outside; kernels call no library")
     if made.count(PLACE) != 1:
         raise build.BuildError(f"expected one place for a digest in the object file, got {made.count(PLACE)}")

@@ -40,7 +40,7 @@ SYSTEMS = {
 """
 DEFAULTS = ("linux-x86_64",)
 DEVELOPER = frozenset(
-    {f"native/{name}.py" for name in ("checking", "compile", "objects", "portable", "simd", "user", "wheel")}
+    {f"native/{name}.py" for name in "checking compile macho objects portable simd user wheel".split()}
 )
 """Files of the runtime that only compiling needs, in addition to the kernels' source."""
 SERVER = frozenset(

@@ -1,9 +1,17 @@
 /* model.msflat as a part of a program, which reads its constants where they lie. */
-  .section .rodata
-  .balign 64
-  .globl msedge_model
-  .globl msedge_model_end
-msedge_model:
-  .incbin "model.msflat"
-msedge_model_end:
+#ifdef __APPLE__
+#define MODEL _msedge_model
+#define END _msedge_model_end
+  .const
+#else
+#define MODEL msedge_model
+#define END msedge_model_end
   .section .note.GNU-stack, "", %progbits
+  .section .rodata
+#endif
+  .balign 64
+  .globl MODEL
+  .globl END
+MODEL:
+  .incbin "model.msflat"
+END:

@@ -3,6 +3,10 @@
    MSEDGE_NO_DIGEST leaves out the check of the file's SHA-256, where the file is part of the program. */
 #include "msedge.h"
 
+#if defined __BYTE_ORDER__ && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "flat files are read in place, which needs a little-endian processor"
+#endif
+
 enum { VERSION = 2, HEADER = 192, DIGEST = 32, BLOCK = 64, DIRECTORY = 64, FIRST_FREE = 3 };
 enum { FAULT = 1, ARENA = 2 };                 /* bases; 0 is nothing */
 enum { LENGTH = 1, FLAGS = 2, HEAD = 3, JUMP = 4 }; /* words of a record; a flag */

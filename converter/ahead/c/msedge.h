@@ -71,13 +71,16 @@ enum msedge_dtype {
 
 typedef void (*msedge_kernel)(const int64_t *step, const int64_t *bases, int64_t worker, int64_t workers);
 
-/* What an object file of kernels defines; kernels.o of a folder defines `msedge_kernels`. */
+/* What an object file of kernels defines; kernels.o of a folder defines `msedge_kernels`. (C++ has no such arrays.) */
+struct msedge_kernels;
+#ifndef __cplusplus
 struct msedge_kernels {
   uint32_t count;
   char target[28];
   uint8_t digest[32];
   msedge_kernel table[];
 };
+#endif
 extern const struct msedge_kernels msedge_kernels;
 
 /* model.msflat as a part of the program (model.S). */

@@ -295,6 +295,31 @@ def test_the_reader_needs_no_library(tmp_path: Path) -> None:
             assert {name for name in needs if not name.startswith("__aeabi_")} <= allowed
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_the_header_is_also_for_cpp(tmp_path: Path) -> None:
+    (tmp_path / "use.cc").write_text(
+        '#include "msedge.h"\n'
+        "enum msedge_status use(struct msedge *model, void *memory, size_t bytes) {\n"
+        "  return msedge_open(model, &msedge_kernels, msedge_model, 4096, memory, bytes);\n"
+        "}\n"
+    )
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{clib.SOURCES}", "-fsyntax-only"]
+    subprocess.run(["g++", *flags, tmp_path / "use.cc"], check=True)
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
+def test_cmake_makes_a_program(tmp_path: Path) -> None:
+    build(models.stream(), tmp_path / "model", TARGET)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(run C)\nadd_subdirectory(model)\n"
+        f"add_executable(run {RUN})\ntarget_link_libraries(run PRIVATE msedge_model)\n"
+    )
+    for command in (["-S", ".", "-B", "build"], ["--build", "build"]):
+        subprocess.run(["cmake", *command], cwd=tmp_path, check=True, capture_output=True)
+    done = subprocess.run([tmp_path / "build/run", tmp_path / "model/model.msflat"], capture_output=True, text=True)
+    assert done.returncode == 0 and "predict: as the sample" in done.stdout
+
+
 def test_a_folder_for_another_kind_of_target_is_left_alone(tmp_path: Path) -> None:
     build(models.dense(), tmp_path, TARGET)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

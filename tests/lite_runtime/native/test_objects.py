@@ -6,12 +6,14 @@ import subprocess
 from hashlib import sha256
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import pytest
 
-from lite_runtime.native import build, objects
+from lite_runtime.native import build, macho, objects
+from lite_runtime.native.codegen import retarget
 from lite_runtime.native.codegen.link import outside
 from lite_runtime.native.target import host
-from lite_runtime.targets import TARGETS, named
+from lite_runtime.targets import AHEAD, TARGETS, named
 
 KERNELS = ("elementwise.f32_chain", "copy.rows")
 pytestmark = pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
@@ -38,6 +40,18 @@ def test_arm_has_functions_of_its_own(tmp_path: Path) -> None:
     shown = subprocess.run(["nm", "-g", tmp_path / "kernels.o"], capture_output=True, text=True)
     if shown.returncode == 0:
         assert [line.split()[-1] for line in shown.stdout.splitlines()] == [objects.SYMBOL]
+
+
+def test_apples_object_files_are_read() -> None:
+    made, _ = objects.object_for(KERNELS, named("macos", AHEAD))
+    assert made.startswith(macho.MAGIC) and macho.outside(made) == set()
+    retarget.llvm()
+    needing = llvm.parse_assembly("declare void @puts()\ndefine void @run() {\n call void @puts()\n ret void\n}")
+    machine = llvm.Target.from_triple("aarch64-apple-macosx11.0").create_target_machine()
+    assert macho.outside(machine.emit_object(needing)) == {"puts"}
+    for other in (b"", b"\x7fELF", made[:40], macho.MAGIC * 20):
+        with pytest.raises(build.BuildError, match="expected a whole Mach-O object"):
+            macho.outside(other)
 
 
 def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
