@@ -313,6 +313,17 @@ def test_the_reader_needs_no_library(tmp_path: Path) -> None:
             assert {name for name in needs if not name.startswith("__aeabi_")} <= allowed
 
 
+def test_the_readme_compiles(trained: tuple[bytes, Path], tmp_path: Path) -> None:
+    text = (trained[1] / "README.md").read_text()
+    code = text.partition("```c\n")[2].partition("```")[0]
+    (tmp_path / "use.c").write_text(
+        code.replace("static struct", "void fill(void *);\nvoid use(void *);\n\nstatic struct")
+    )
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{clib.SOURCES}", "-fsyntax-only"]
+    subprocess.run([str(clib.CC), *flags, tmp_path / "use.c"], check=True)
+    assert "| `train_step` | input | `labels` | int64 | 3 | `int64_t` |" in text and "## State" in text
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_the_header_is_also_for_cpp(tmp_path: Path) -> None:
     (tmp_path / "use.cc").write_text(
