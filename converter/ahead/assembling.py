@@ -20,6 +20,9 @@ __all__ = ["Part", "Sample", "assembled", "kernels_of"]
 
 _ROLES = {"read": 0, "written": 1, "read and written": 2, "scratch": 3}
 _COPY = "copy.rows"
+LARGE = 1 << 16
+"""Bytes above which an output has no sample if a smaller one has: gradients are as large as parameters, and the loss
+beside them depends on most of what they do."""
 
 
 class Sample(NamedTuple):
@@ -177,10 +180,12 @@ def _add(
         block = 0 if held is None else _block(flat, held)
         tensor = flat.tensor(value.name, spec.dtype, spec.shape)
         flat.row("ports", *tensor, bases[made.inputs[value.name]], 0, 0, block)
+    least = min((array.nbytes for name, array in sample.outputs.items() if name not in use.writes), default=0)
     for value in graph.outputs:
         base, offset, spec = signature.outputs[value.name]
         state = states[use.writes[value.name]] if value.name in use.writes else 0
-        block = 0 if state else _block(flat, sample.outputs[value.name])
+        shown = not state and spec.nbytes <= max(LARGE, least)
+        block = _block(flat, sample.outputs[value.name]) if shown else 0
         flat.row("ports", *flat.tensor(value.name, spec.dtype, spec.shape), bases[base], offset, state, block)
     (tolerance,) = struct.unpack("<I", struct.pack("<f", sample.tolerance))
     program, rows = flat.block(np.array(words, "<i8").tobytes()), flat.block(np.array(operands, "<u4").tobytes())

@@ -32,7 +32,7 @@ arena and the memory of their buffers.
 
 **Ports.** An input whose base is a state reads it, and is not the caller's. An output with a state (its row plus 1; 0:
 none) gives its next value: after a run without a fault it is copied there, after a run with one it is not. The other
-ports are the caller's, and have a sample: a block with its value; 0 where there is none.
+ports are the caller's, and have a sample: a block with its value, or 0 for an output that is not compared.
 
 **The sample.** From the initial state, `runs` runs on the sample's inputs give its outputs: two where a signature
 changes state, so that the second shows what the first left. Integers are equal; floats may differ by `tolerance` (the

@@ -56,6 +56,8 @@ Arrays are in row-major order; float16 is given by its bits, bool as 0 and 1. Si
 of the table.
 
 ```c
+#include <stdlib.h>
+
 #include "msedge.h"
 
 static struct msedge model;

@@ -283,6 +283,7 @@ static enum msedge_status check_output(const struct file *file, const uint8_t *s
   if (base < ARENA || there < (int64_t)bytes || offset > there - (int64_t)bytes) return MSEDGE_PORTS;
   if (offset % WIDTH[word(port, DTYPE)] || state > file->count[STATES]) return MSEDGE_PORTS;
   if (state) return is_like(file, port, state - 1) ? MSEDGE_OK : MSEDGE_PORTS;
+  if (!word(port, PORT_SAMPLE)) return MSEDGE_OK;
   return is_block(file, word(port, PORT_SAMPLE), bytes) ? MSEDGE_OK : MSEDGE_BLOCKS;
 }
 
@@ -422,7 +423,7 @@ static struct msedge_port port_of(const struct file *file, const uint8_t *row, v
   uint64_t elements, bytes;
   read_tensor(file, row, &elements, &bytes);
   struct msedge_port port = {
-      text(file, word(row, NAME)), data, file->flat + block,
+      text(file, word(row, NAME)), data, block ? file->flat + block : NULL,
       (const uint32_t *)(const void *)row_of(file, SIZES, word(row, SIZE)), word(row, RANK),
       (enum msedge_dtype)word(row, DTYPE), (size_t)elements, (size_t)bytes};
   return port;

@@ -92,7 +92,7 @@ extern const uint8_t msedge_model_end[];
 struct msedge_port {
   const char *name;
   void *data;
-  const void *sample; /* inputs, outputs: values of the sample in the file; states: the initial value */
+  const void *sample; /* values of the sample in the file, or NULL: an output without; states: the initial value */
   const uint32_t *shape;
   uint32_t rank;
   enum msedge_dtype dtype;

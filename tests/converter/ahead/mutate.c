@@ -23,7 +23,7 @@ static uint32_t sum(const struct msedge_port *port, int sampled) {
   uint32_t found = (uint32_t)strlen(port->name);
   for (uint32_t i = 0; i < port->rank; i++) found += port->shape[i];
   for (size_t i = 0; i < port->bytes; i++) found += ((const uint8_t *)port->data)[i];
-  for (size_t i = 0; sampled && i < port->bytes; i++) found += ((const uint8_t *)port->sample)[i];
+  for (size_t i = 0; sampled && port->sample && i < port->bytes; i++) found += ((const uint8_t *)port->sample)[i];
   return found;
 }
 

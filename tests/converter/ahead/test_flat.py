@@ -98,7 +98,8 @@ def test_tables_of_any_contents_are_read_or_refused(folder: Path, flat: bytes, t
     files, what = [], []
     for name, at in tables.words(flat):
         (now,) = struct.unpack_from("<I", flat, at)
-        for value in {0, 1, 2, 3, 8, 192, now + 1, max(now, 1) - 1, now + 4, 2**31, 2**32 - 1} - {now}:
+        large = set() if name in ("arena", "buffers.bytes") else {2**31, 2**32 - 1}  # gigabytes that Node would take
+        for value in {0, 1, 2, 3, 8, 192, now + 1, max(now, 1) - 1, now + 4, *large} - {now}:
             files.append(tables.with_word(flat, at, value))
             what.append((name, now, value))
     found = node.load(folder, files, tmp_path)

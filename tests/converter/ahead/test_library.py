@@ -13,7 +13,7 @@ import pytest
 
 import lite_runtime
 from converter import convert
-from converter.ahead import build
+from converter.ahead import assembling, build
 from lite_runtime.errors import MsedgeError
 from lite_runtime.native.target import host
 from lite_runtime.targets import named
@@ -130,6 +130,24 @@ def test_a_model_that_computes_wrongly_is_found(tmp_path: Path) -> None:
         assert isinstance(found, Opened)
         assert found.test("predict") == told
         assert found.model.where == (b"" if told == Status.OK else found.signatures[0].outputs[0].name)
+
+
+@node.needs_node
+def test_large_outputs_have_no_sample_beside_a_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = models.int8_head()
+    monkeypatch.setattr(assembling, "LARGE", 20)
+    build(source, tmp_path / "c", TARGET)
+    library = opened(Library(tmp_path / "c"))
+    outputs = [
+        (name, signature.outputs[i].name.decode(), bool(signature.outputs[i].sample))
+        for name, signature in zip(library.names, library.signatures, strict=True)
+        for i in range(signature.output_count)
+    ]
+    assert [name for _, name, there in outputs if not there] == ["grad/c_11"]  # 96 bytes
+    assert [library.test(name) for name in library.names] == [Status.OK] * 4
+    build(source, tmp_path / "web")
+    rows = node.run(tmp_path / "web").answer["compared"]
+    assert [(row["signature"], row["name"]) for row in rows] == [(one, name) for one, name, there in outputs if there]
 
 
 def test_wrong_files_and_memory_have_statuses_of_their_own(stream: Library, tmp_path: Path) -> None:
@@ -293,6 +311,17 @@ def test_the_reader_needs_no_library(tmp_path: Path) -> None:
             needs = {line.split()[-1] for line in found.splitlines()}
             allowed = {"memcpy", "memset", "memmove", "msedge_run", "msedge_reset", "_GLOBAL_OFFSET_TABLE_"}
             assert {name for name in needs if not name.startswith("__aeabi_")} <= allowed
+
+
+def test_the_readme_compiles(trained: tuple[bytes, Path], tmp_path: Path) -> None:
+    text = (trained[1] / "README.md").read_text()
+    code = text.partition("```c\n")[2].partition("```")[0]
+    (tmp_path / "use.c").write_text(
+        code.replace("static struct", "void fill(void *);\nvoid use(void *);\n\nstatic struct")
+    )
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{clib.SOURCES}", "-fsyntax-only"]
+    subprocess.run([str(clib.CC), *flags, tmp_path / "use.c"], check=True)
+    assert "| `train_step` | input | `labels` | int64 | 3 | `int64_t` |" in text and "## State" in text
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
