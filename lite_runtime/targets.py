@@ -165,12 +165,21 @@ def _apple(name: str, system: str, cpu: str) -> Target:
     return Target(name, f"aarch64-apple-{system}", cpu, "+dotprod,+lse", _NEON, "sdot", page=16384)
 
 
+def _windows(name: str, of: Target) -> Target:
+    """The instruction set of a target for Linux, with the other system's calls and object files."""
+    triple = f"{of.processor}-w64-windows-gnu"
+    return of._replace(name=name, triple=triple, needs=frozenset(), base="", page=4096)
+
+
 _SIMD = "+simd128,+bulk-memory,+bulk-memory-opt,+sign-ext,+nontrapping-fptoint,+mutable-globals"
 AHEAD: tuple[Target, ...] = (
     Target("wasm32", "wasm32-unknown-unknown", "generic", _SIMD, _SIMD128, "wasm.dot", linked=False),
     _apple("ios", "ios14.0", "apple-a13"),
     _apple("ios-simulator", "ios14.0-simulator", "apple-m1"),
     _apple("macos", "macosx11.0", "apple-m1"),
+    _windows("windows-x86-64-v3", _X86[3]),
+    _windows("windows-x86-64-v2", _X86[4]),
+    _windows("windows-arm64", _ARM64[1]),
 )
 """Those for which models are built ahead of time (`converter.ahead`)."""
 PLAIN = Target("plain", "", "", "", _SIMD128, "")

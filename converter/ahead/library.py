@@ -25,6 +25,8 @@ _MAKE = {
     "riscv64-unknown-linux-gnu": " CROSS_COMPILE=riscv64-linux-gnu-",
     "aarch64-apple-ios14.0": ' libmodel.a CC="xcrun -sdk iphoneos clang -arch arm64 -miphoneos-version-min=14.0"',
     "aarch64-apple-ios14.0-simulator": ' libmodel.a CC="xcrun -sdk iphonesimulator clang -arch arm64"',
+    "x86_64-w64-windows-gnu": " CROSS_COMPILE=x86_64-w64-mingw32-",
+    "aarch64-w64-windows-gnu": " CROSS_COMPILE=aarch64-w64-mingw32-",
 }
 """Arguments of make, by target triple: Debian's compilers for other processors, Apple's for other systems."""
 
@@ -43,11 +45,12 @@ def _readme(signatures: Sequence[Ports], states: Sequence[Port], target: Target)
         "  if (msedge_run(&model, 0) != MSEDGE_OK) return 1;",
         *_each("use", "outputs", outputs),
     ]
+    shared = "model.dll" if "windows" in target.triple else "libmodel.so"
     return f"""# A model as a C library, for {target.name}
 
     make{_MAKE.get(target.triple, "")}
 
-gives `libmodel.a` and `libmodel.so`; `CMakeLists.txt` gives the target `msedge_model`. Nothing is needed but a C99
+gives `libmodel.a` and `{shared}`; `CMakeLists.txt` gives the target `msedge_model`. Nothing is needed but a C99
 compiler: no allocation, no C library beyond memcpy and memset.
 
 {table(signatures, _TYPES, "C")}

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from hashlib import sha256
 
-from lite_runtime.native import build, macho
+from lite_runtime.native import build, coff, macho
 from lite_runtime.native.codegen.link import outside
 from lite_runtime.native.codegen.operations import PREFIX
 from lite_runtime.native.codegen.retarget import llvm, object_of
@@ -74,11 +74,21 @@ def _make(kernels: Sequence[str], target: Target) -> None:
             function.linkage = "internal"
             function.add_function_attribute("nounwind")
     made, _ = object_of(whole.as_bitcode(), target, "chosen")
-    if needs := macho.outside(made) if made.startswith(macho.MAGIC) else outside(made):
+    if needs := _outside(made) - _PROBES:
         raise build.BuildError(f"kernel code needs {', '.join(sorted(needs))} from outside; kernels call no library")
     if made.count(PLACE) != 1:
         raise build.BuildError(f"expected one place for a digest in the object file, got {made.count(PLACE)}")
     build.write_kept(build.object_path(kernels, target), made)
+
+
+_PROBES = frozenset({"___chkstk_ms", "__chkstk"})
+"""What code for Windows calls where a function's frame is larger than a page; each compiler's library has it."""
+
+
+def _outside(made: bytes) -> set[str]:
+    if made[:2] in coff.MACHINES:
+        return coff.outside(made)
+    return macho.outside(made) if made.startswith(macho.MAGIC) else outside(made)
 
 
 def _table(kernels: Sequence[str], target: Target) -> str:

@@ -3,6 +3,10 @@
 #define MODEL _msedge_model
 #define END _msedge_model_end
   .const
+#elif defined _WIN32
+#define MODEL msedge_model
+#define END msedge_model_end
+  .section .rdata, "dr"
 #else
 #define MODEL msedge_model
 #define END msedge_model_end
