@@ -165,7 +165,7 @@ def _emit(b: Binder, p: _Product, t: q.Terms, split: q.Cut, a: Operand, w: _Weig
     r = q.result_of(b, t, out)
     target = q.sums_of(b, r, out)
     table = -(-p.columns // lanes) * lanes * (8 if t.wide else 4)  # bytes of a batch's biases
-    panel = q.panel_bytes(len(split.places), p.columns, b.target.shape, t.shifted)
+    panel = q.panel_bytes(len(split.places), p.columns, b.target.byte_shape, t.shifted)
     scale, column_shift = q.factors(b, t, r.kind, shift, p.groups)
     declared = (
         steps.X16GemmDeep if t.deep else steps.X16Gemm if t.wide else steps.X8GemmShifted if t.shifted else steps.X8Gemm
@@ -186,7 +186,7 @@ def _emit(b: Binder, p: _Product, t: q.Terms, split: q.Cut, a: Operand, w: _Weig
             columns=p.columns,
             dwords=len(split.places),
             fours=split.fours,
-            vectors=q.full_vectors(p.columns, b.target.shape, t.shifted),
+            vectors=q.full_vectors(p.columns, b.target.byte_shape, t.shifted),
             size=r.size,
             c_row=p.groups * p.columns,
             per_image=p.per_image,
@@ -231,7 +231,7 @@ def _constant_weights(
         whole = arrange(q.signed(w))
         if t.wide:
             whole = whole.astype(np.int16) - t.w_zero.reshape(groups, 1, -1).astype(np.int16)
-        return np.concatenate([q.quantised_panels(m, split.source, b.target.shape, shifted) for m in whole])
+        return np.concatenate([q.quantised_panels(m, split.source, b.target.byte_shape, shifted) for m in whole])
 
     def sums(w: Array) -> Array:
         return np.asarray(arrange(q.signed(w)).sum(1, dtype=np.int64))
@@ -540,7 +540,7 @@ def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, tu
         return _right_of_shorts(b, t, split, batches, k, n, turned)
     if t.bias is not None and t.bias.dtype == "int32" and len(t.bias.shape) != 1:
         raise NoKernel(f"a bias of shape {list(t.bias.shape)}")
-    lanes, shape = b.lanes, b.target.shape
+    lanes, shape = b.lanes, b.target.byte_shape
     padded, size = -(-n // lanes) * lanes, q.panel_bytes(len(split.places), n, shape, t.shifted)
     packed = b.scratch("uint8", (batches * size,))
     bias, weight_sum = (b.scratch("int32", (batches, padded)) for _ in range(2))
@@ -575,7 +575,7 @@ def _right_of_shorts(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, 
     """A computed right operand of int16, packed by a step."""
     if t.w_zero.any() or t.known_zero or t.bias is not None:
         raise NoKernel("zero points or a bias with a computed operand of int16")
-    size, padded = q.panel_bytes(len(split.places), n, b.target.shape, False), -(-n // b.lanes) * b.lanes
+    size, padded = q.panel_bytes(len(split.places), n, b.target.byte_shape, False), -(-n // b.lanes) * b.lanes
     packed = b.scratch("uint8", (batches * size,))
     row_step, column_step = (1, k) if turned else (n, 1)
     step = steps.X16Pack(
@@ -583,7 +583,7 @@ def _right_of_shorts(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, 
         packed=packed,
         depth=k,
         columns=n,
-        vectors=q.full_vectors(n, b.target.shape, False),
+        vectors=q.full_vectors(n, b.target.byte_shape, False),
         row_step=row_step,
         column_step=column_step,
         batches=batches,
