@@ -148,9 +148,11 @@ def _riscv(name: str, features: str, shape: Shape, needs: str, base: str = "") -
     return Target(name, triple, "generic-rv64", features, shape, "", frozenset(needs.split()), base)
 
 
+_V = ",+v,+unaligned-scalar-mem"
+"""Processors with V load words from any address; for others Linux's firmware does it, slowly."""
 _RISCV = (
-    _riscv("riscv64-v256", ",+v,+zvl256b", _RVV256, "i m a f d c v vlen256"),
-    _riscv("riscv64-v", ",+v", _RVV, "i m a f d c v"),
+    _riscv("riscv64-v256", f"{_V},+zvl256b", _RVV256, "i m a f d c v vlen256"),
+    _riscv("riscv64-v", _V, _RVV, "i m a f d c v"),
     _riscv("riscv64", "", _SMALL, "i m a f d c"),
 )
 TARGETS: tuple[Target, ...] = (
