@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lite_runtime.errors import MsedgeError
 from lite_runtime.frozen import NamedTuple
 
-__all__ = ["AHEAD", "PLAIN", "ROWS", "TARGETS", "Shape", "Target", "named", "with_bases"]
+__all__ = ["AHEAD", "PLAIN", "ROWS", "TARGETS", "WASM_PARTS", "Shape", "Target", "named", "with_bases"]
 
 
 class Shape(NamedTuple):
@@ -183,8 +183,14 @@ def _windows(name: str, of: Target) -> Target:
 
 
 _SIMD = "+simd128,+bulk-memory,+bulk-memory-opt,+sign-ext,+nontrapping-fptoint,+mutable-globals"
+
+
+def _wasm(name: str, dot: str, more: str = "") -> Target:
+    return Target(name, "wasm32-unknown-unknown", "generic", f"{_SIMD}{more}", _SIMD128, dot, linked=False)
+
+
 AHEAD: tuple[Target, ...] = (
-    Target("wasm32", "wasm32-unknown-unknown", "generic", _SIMD, _SIMD128, "wasm.dot", linked=False),
+    _wasm("wasm32", "wasm.dot"),
     _apple("ios", "ios14.0", "apple-a13"),
     _apple("ios-simulator", "ios14.0-simulator", "apple-m1"),
     _apple("macos", "macosx11.0", "apple-m1"),
@@ -193,6 +199,11 @@ AHEAD: tuple[Target, ...] = (
     _windows("windows-arm64", _ARM64[1]),
 )
 """Those for which models are built ahead of time (`converter.ahead`)."""
+WASM_PARTS: tuple[Target, ...] = (
+    _wasm("wasm32-relaxed", "wasm.relaxed_dot", ",+relaxed-simd"),
+    _wasm("wasm32-threads", "wasm.dot", ",+atomics"),
+)
+"""For some families of kernels, beside those of wasm32: where engines have relaxed SIMD instructions, and threads."""
 PLAIN = Target("plain", "", "", "", _SIMD128, "")
 """Where there are no kernels: programs are planned for it only to be shown."""
 

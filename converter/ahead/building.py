@@ -12,9 +12,9 @@ from types import MappingProxyType
 import lite_runtime
 from converter.ahead import library, package
 from converter.ahead.assembling import Part, Sample, assembled, kernels_of
+from converter.ahead.modules import LIST, PLAIN, modules_of
 from converter.ahead.planning import Sized, chosen, plan_ahead, shapes_for
 from converter.ahead.ports import Port, Ports
-from converter.ahead.wasm_link import link
 from converter.golden import sample_inputs
 from lite_runtime import bundle as bundles
 from lite_runtime._files import TEMPORARY, write_atomically
@@ -22,16 +22,17 @@ from lite_runtime.bundle import Bundle
 from lite_runtime.errors import MsedgeError, UnsupportedOpError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, StateUse, Value, dtype_name
-from lite_runtime.native import build as native
 from lite_runtime.native.objects import object_for
 from lite_runtime.planning.program import Plan
+from lite_runtime.running.threads import worth
 from lite_runtime.targets import AHEAD, TARGETS, Target, named
 
 __all__ = ["Built", "build"]
 
 MODEL = "model.msflat"
 """The last file that is written."""
-_WALKER = "walker"
+_MOST_THREADS = 4
+"""More gain little in browsers, whose processors are often of two kinds: the slowest thread decides."""
 _TOLERANCES = (1e-4, 5e-2)
 """By what share of an output's largest magnitude floats may differ from this machine's: without integers inside, the
 rounding of multiply-adds and the order of sums; with them, such a difference can also move a value to the next of 256
@@ -40,22 +41,27 @@ steps. Integers must be equal."""
 
 class _Form(NamedTuple):
     """What is built for a kind of targets. marker: the first file that is written, which shows that a folder was made
-    here. kernels: makes `kernels_file` with these kernels, and its digest. files: the others."""
+    here. kernels: makes files with these kernels, of which `kernels_file` is the one that is needed everywhere, and the
+    digest that the model names; it is told how many threads gain. files: the others."""
 
     marker: str
     kernels_file: str
-    kernels: Callable[[Sequence[str], Target], tuple[bytes, bytes]]
+    kernels: Callable[[Sequence[str], Target, int], tuple[dict[str, bytes], bytes]]
     files: Callable[[Sequence[Ports], Sequence[Port], Target], dict[str, bytes]]
 
 
-def _module(kernels: Sequence[str], target: Target) -> tuple[bytes, bytes]:
-    objects = native.code_for(sorted({_WALKER, *(name.partition(".")[0] for name in kernels)}), target)
-    made = link(objects, kernels)
-    return made, sha256(made).digest()
+def _modules(kernels: Sequence[str], target: Target, threads: int) -> tuple[dict[str, bytes], bytes]:
+    made = modules_of(kernels, target, threads)
+    return made, sha256(made[LIST]).digest()
 
 
-_WEB = _Form("msedge.mjs", "kernels.wasm", _module, lambda signatures, states, _: package.files_of(signatures, states))
-_LIBRARY = _Form("msedge.h", "kernels.o", object_for, library.files_of)
+def _object(kernels: Sequence[str], target: Target, _: int) -> tuple[dict[str, bytes], bytes]:
+    made, digest = object_for(kernels, target)
+    return {_LIBRARY.kernels_file: made}, digest
+
+
+_WEB = _Form("msedge.mjs", PLAIN, _modules, lambda signatures, states, _: package.files_of(signatures, states))
+_LIBRARY = _Form("msedge.h", "kernels.o", _object, library.files_of)
 
 
 class Built(NamedTuple):
@@ -80,10 +86,12 @@ def build(
     *,
     signatures: Sequence[str] = (),
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    more: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Built:
     """Write a folder with everything that runs signatures of a bundle on a target.
 
-    signatures: by default all, `predict` first. shapes: of inputs with open sizes, see `shapes_for`. Kernels that are
+    signatures: by default all, `predict` first. shapes: of inputs with open sizes, see `shapes_for`. more: further
+    files for the folder, by name, none of which has the name of one that is written here. Kernels that are
     not compiled yet are compiled now (needs numba). Files are written when all of them are made, the model last.
     Raises MsedgeError for an unknown target and for a folder with other files, BundleError for a source that is no
     bundle, InputError and UnsupportedOpError as `plan_ahead` does, MissingExtraError without a compiler.
@@ -95,18 +103,21 @@ def build(
     names = chosen(held, signatures)
     parts = [_part(held, name, each, wanted) for name, each in shapes_for(held, names, shapes).items()]
     kernels = kernels_of(parts)
-    code, digest = form.kernels(kernels, wanted)
+    threads = max(worth(part.plan.records, _MOST_THREADS) for part in parts)
+    code, digest = form.kernels(kernels, wanted, threads)
     state = {name: array for name, array in held.state.items() if any(name in _states(part.use) for part in parts)}
     flat = assembled(parts, state, (f"msedge {version('msedge')}", held.digest, wanted.name), digest)
     ports = [Ports(part.name, *(_ports(side, part.plan) for side in part.use.seen(part.graph))) for part in parts]
     others = form.files(ports, [Port(name, dtype_name(a.dtype), a.shape) for name, a in state.items()], wanted)
-    files = {form.marker: others[form.marker], **others, form.kernels_file: code, MODEL: flat}
+    if form is _WEB:
+        others |= package.processing_of(held.metadata, names)
+    files = {form.marker: others[form.marker], **more, **others, **code, MODEL: flat}
     _write(folder, files)
     return Built(
         os.fspath(folder),
         {name: len(content) for name, content in files.items()},
         tuple(kernels),
-        len(compress(code, 9)),
+        len(compress(code[form.kernels_file], 9)),
         sum(len(part.plan.records) for part in parts),
         max(part.plan.arena_bytes for part in parts),
         sum(array.nbytes for array in state.values()),

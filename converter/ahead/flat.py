@@ -5,7 +5,7 @@ All numbers are little-endian; a word is a u32. Where something lies is a byte o
     0    8 bytes   `MSFLAT` and CR LF
     8    words     version, bytes of the file, bytes of the arena, then three texts: the version of msedge that made it,
                    the bundle's digest (hex), the target
-    32   32 bytes  SHA-256 of the module of kernels that belongs to it
+    32   32 bytes  SHA-256 of the module of kernels that belongs to it, or of the list of such modules (kernels.json)
     64   words     for each table, in the order below: where it lies, and its number of rows
     192  ...       blocks: arrays in row-major order, each at a multiple of 64
     ...            the tables, each at a multiple of 4

@@ -1,15 +1,18 @@
-"""The files for JavaScript beside a model and its kernels: the module, its types, package.json and a README."""
+"""The files for JavaScript: those beside a model and its kernels, and the same modules as a package without a model."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
 from converter.ahead.ports import Port, Ports, shown, state_table, table
+from lite_runtime.bundle import processing
 
-__all__ = ["files_of"]
+__all__ = ["files_of", "processing_of", "runtime_files"]
 
 _ARRAYS = {
     "bool": "Uint8Array",
@@ -26,18 +29,42 @@ _ARRAYS = {
     "float64": "Float64Array",
 }
 """JavaScript's arrays by dtype, as in `web/msedge.mjs`."""
-_FILES = ("msedge.mjs", "msedge.d.mts", "model.msflat", "kernels.wasm")
+SCRIPTS = (
+    *("msedge", "msedge-blake", "msedge-engine", "msedge-errors", "msedge-files", "msedge-flat", "msedge-input"),
+    *("msedge-state", "msedge-team", "msedge-worker"),
+)
+"""Modules of JavaScript in `web/`; the first is the one that programs import."""
 
 
 def files_of(signatures: Sequence[Ports], states: Sequence[Port]) -> dict[str, bytes]:
-    """The files by name."""
+    """The files beside a model, by name."""
+    return _files(_types(signatures, states), _PACKAGE, _readme(signatures, states))
+
+
+def runtime_files(version: str, more: Mapping[str, bytes] = MappingProxyType({})) -> dict[str, bytes]:
+    """The files of the package for npm, by name: for programs that load models from elsewhere, or several. more:
+    further modules; those with types (NAME.d.mts) are imported as @msedge/runtime/NAME."""
+    names = [name.removesuffix(".d.mts") for name in more if name.endswith(".d.mts")]
+    entries = {f"./{name}": {"types": f"./{name}.d.mts", "default": f"./{name}.mjs"} for name in names}
+    about = {**_RUNTIME, "version": version, "exports": {**_RUNTIME["exports"], **entries}}
+    return {**more, **_files(_ANY_TYPES, about, _RUNTIME_README)}
+
+
+def processing_of(metadata: Mapping[str, Any], signatures: Sequence[str]) -> dict[str, bytes]:
+    """The processing that a bundle declares for `predict`, as a file that pages read; nothing without one. Raises
+    ProcessingError for a declaration that is wrong."""
+    if processing.KEY not in metadata or "predict" not in signatures:
+        return {}
+    return {"processing.json": json.dumps(processing.check(metadata[processing.KEY])).encode() + b"\n"}
+
+
+def _files(types: str, package: Mapping[str, object], readme: str) -> dict[str, bytes]:
     web = files(__package__) / "web"
-    types = (web / "msedge.d.mts").read_text("utf-8") + _types(signatures, states)
     return {
-        "msedge.mjs": (web / "msedge.mjs").read_bytes(),
-        "msedge.d.mts": types.encode(),
-        "package.json": (json.dumps(_PACKAGE, indent=2) + "\n").encode(),
-        "README.md": _readme(signatures, states).encode(),
+        **{f"{name}.mjs": (web / f"{name}.mjs").read_bytes() for name in SCRIPTS},
+        "msedge.d.mts": ((web / "msedge.d.mts").read_text("utf-8") + types).encode(),
+        "package.json": (json.dumps(package, indent=2) + "\n").encode(),
+        "README.md": readme.encode(),
     }
 
 
@@ -48,12 +75,56 @@ _PACKAGE = {
     "type": "module",
     "exports": {
         ".": {"types": "./msedge.d.mts", "default": "./msedge.mjs"},
-        "./model.msflat": "./model.msflat",
-        "./kernels.wasm": "./kernels.wasm",
+        "./*": "./*",
     },
-    "files": list(_FILES),
+    "files": ["*.mjs", "*.d.mts", "*.msflat", "*.wasm", "*.json"],
     "engines": {"node": ">=20"},
 }
+
+
+_RUNTIME: dict[str, Any] = {
+    "name": "@msedge/runtime",
+    "version": "0.0.0",
+    "description": "Runs and trains models that msedge built for WebAssembly, in browsers and Node",
+    "license": "Apache-2.0",
+    "type": "module",
+    "sideEffects": False,
+    "exports": {".": {"types": "./msedge.d.mts", "default": "./msedge.mjs"}},
+    "files": ["*.mjs", "*.d.mts"],
+    "engines": {"node": ">=20"},
+}
+_ANY_TYPES = f"""
+export type Arrays = {{ [name: string]: {" | ".join(dict.fromkeys(_ARRAYS.values()))} }};
+export interface Signatures {{
+  [name: string]: {{ inputs: Arrays; outputs: Arrays }};
+}}
+export type First = string;
+export type State = Arrays;
+"""
+_RUNTIME_README = """# msedge in browsers and Node
+
+Runs models that `msedge build model.mslite --target wasm32 -o DIR` made. No dependencies, no eval.
+
+```js
+import { load } from "@msedge/runtime";
+
+const model = await load("https://example.org/models/digits/", {
+  onProgress: ({ file, loaded, total }) => console.log(file, loaded, total),
+});
+const { scores } = model.run({ image: new Float32Array(64) });
+```
+
+`load` takes the URL of a folder that `msedge build` wrote or, in Node, its path. Several models may be loaded; each has
+its own memory and, with `threads`, its own workers, which `model.close()` ends. A folder has the same modules beside
+the model, with types of its inputs and outputs; this package serves programs whose models are elsewhere.
+
+State, for models that train: `model.state()`, `setState`, `resetState`; `saveState()` and `loadState()` keep it in the
+browser's database, `stateFile()` and `loadStateFile(bytes)` as a file that msedge's Python reads and writes too.
+
+Pages: https or localhost; with a Content-Security-Policy `script-src 'self' 'wasm-unsafe-eval'`, `connect-src` with the
+models' origin, and `worker-src 'self'` for threads. Threads also need the headers
+`Cross-Origin-Opener-Policy: same-origin` and `Cross-Origin-Embedder-Policy: require-corp`.
+"""
 
 
 def _types(signatures: Sequence[Ports], states: Sequence[Port]) -> str:
@@ -101,11 +172,13 @@ const results = model.run({{
 console.log(results[{first}]);
 ```
 
-`model.run(inputs, signature)` runs another signature than {json.dumps(name)}. `load({{ model, kernels }})` takes URLs,
-paths (in Node) or bytes. In a page: serve the folder by https or from localhost, with `script-src 'self'
-'wasm-unsafe-eval'` and `connect-src 'self'` if there is a Content-Security-Policy.
+`model.run(inputs, signature)` runs another signature than {json.dumps(name)}. `load(folder)` takes a folder's URL or,
+in Node, its path. In a page: serve the folder by https or from localhost, with `script-src 'self' 'wasm-unsafe-eval'`
+and `connect-src 'self'` if there is a Content-Security-Policy. Several threads need the headers
+`Cross-Origin-Opener-Policy: same-origin` and `Cross-Origin-Embedder-Policy: require-corp`.
 
-`model.msflat` and `kernels.wasm` belong together: a model's file names the digest of its kernels.
+The files belong together: `model.msflat` names the digest of `kernels.json`, which lists the modules of kernels. A page
+downloads the one module that suits the browser.
 {_state_text(states)}"""
 
 

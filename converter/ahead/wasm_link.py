@@ -2,12 +2,15 @@
 
 This is not a general linker: it refuses, by name, symbols from outside and relocations that are not in its table.
 Functions and data that no kernel in use reaches are left out. Memory: the stack from 0 up, as large as the deepest
-chain of calls needs, then the data, then `heap`, from where the module's user may use memory. A stack that overflowed
-would trap, as addresses below 0 are outside.
+chain of calls needs, then the data, then the *heap*, which the module's user may use. A stack that overflowed would
+trap, as addresses below 0 are outside.
 
-The module imports nothing. It exports `memory`, `heap` (a byte offset) and `run` (address of a context; see
-`kernels/walker.py`). Kernel i has the place i + 1 in the table of functions. A custom section `msedge.kernels` names
-the kernels in this order, one a line.
+The module imports its memory as `env.memory`, and exports the functions of `entries` by their names (see
+`kernels/walker.py`). With shared memory, every thread has an instance of its own: the module exports `stack`, the
+global of the stack's end, which a thread sets to the end of a stack of its own, and imports `env.give_way`, a function
+that threads call when they have waited for long. It has the place 0 in the table of functions, which is empty
+otherwise; kernel i has the place i + 1. A custom section `msedge.kernels` names the kernels in this order, one a line;
+`msedge.memory` has the bytes of the stack, and where the heap begins, as two decimal numbers with a space between.
 """
 
 from __future__ import annotations
@@ -34,14 +37,18 @@ from converter.ahead.wasm_object import (
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.native.build import BuildError
 
-__all__ = ["KERNELS", "link"]
+__all__ = ["ALONE", "KERNELS", "MEMORY", "TOGETHER", "link"]
 
-KERNELS = "msedge.kernels"
-"""The custom section that names the kernels."""
-_PAGE, _ALIGN = 1 << 16, 64
+KERNELS, MEMORY = "msedge.kernels", "msedge.memory"
+"""Custom sections: the names of kernels; the sizes of the parts of memory."""
+ALONE: Mapping[str, str] = {"run": "walker.alone"}
+TOGETHER: Mapping[str, str] = {"lead": "walker.lead", "serve": "walker.serve"}
+"""Entries of a module for one thread, and for several: functions by the names under which they are exported."""
+_PAGE, _ALIGN, _MOST_PAGES = 1 << 16, 64, 1 << 16
 _RESERVE = 1024
 """Bytes of stack beside the frames of functions."""
-_I32, _FUNCREF = b"\x7f", b"\x70"
+_I32, _FUNCREF, _NOTHING = b"\x7f", b"\x70", b"\x60\0\0"
+"""Types: of values, and of a function without arguments or result."""
 _FUNCTION_LEB, _TABLE_SLEB, _TABLE_I32, _DATA_LEB, _DATA_SLEB, _DATA_I32, _TYPE_LEB, _GLOBAL_LEB = range(8)
 _TABLE_NUMBER = 20
 
@@ -54,10 +61,11 @@ class _Place(NamedTuple):
 
 
 class _Module:
-    """What is linked so far. `functions` and `segments` are in the order of the module."""
+    """What is linked so far. `functions` and `segments` are in the order of the module; imported functions, of which
+    there are `imported`, come first."""
 
-    def __init__(self, objects: Sequence[Object], titles: Sequence[str]) -> None:
-        self.objects, self.titles = objects, titles
+    def __init__(self, objects: Sequence[Object], titles: Sequence[str], imported: int) -> None:
+        self.objects, self.titles, self.imported = objects, titles, imported
         self.defined = {
             symbol.name: _Place(i, symbol.number)
             for i, obj in enumerate(objects)
@@ -92,7 +100,7 @@ class _Module:
             there: dict[_Place, int] = self.functions if kind == FUNCTION else self.segments
             if place in there:
                 continue
-            there[place] = len(there)
+            there[place] = len(there) + (self.imported if kind == FUNCTION else 0)
             obj = self.objects[place.object]
             if kind == FUNCTION:
                 self.type_of(obj, self.function(place).type)
@@ -106,11 +114,11 @@ class _Module:
                 if relocation.kind in (_TABLE_SLEB, _TABLE_I32):
                     self.in_table(self._place(place.object, symbol))
 
-    def lay_out(self, run: _Place) -> tuple[int, int]:
-        """Give segments their addresses; the sizes of the stack, and of stack and data. run: calls what is in the
+    def lay_out(self, entries: Sequence[_Place]) -> tuple[int, int]:
+        """Give segments their addresses; the sizes of the stack, and of stack and data. entries: call what is in the
         table."""
         below = max((self._depth(place) for place in self.table), default=0)
-        stack = end = -(-(self._depth(run) + below + _RESERVE) // _ALIGN) * _ALIGN
+        stack = end = -(-(max(map(self._depth, entries)) + below + _RESERVE) // _ALIGN) * _ALIGN
         for place in self.segments:
             segment = self.segment(place)
             self.segments[place] = -(-end // segment.align) * segment.align
@@ -212,18 +220,20 @@ _ENCODINGS: Mapping[int, tuple[Callable[[int], bytes], int]] = {
 """Kinds of relocations: how the number is written, and the bytes that LLVM left for it."""
 
 
-def link(files: Mapping[str, bytes], kernels: Sequence[str], entry: str = "walker.alone") -> bytes:
-    """A module of kernels named FAMILY.KERNEL. files: object files by family, with that of `entry`, which is exported
-    as `run`.
+def link(
+    files: Mapping[str, bytes], kernels: Sequence[str], entries: Mapping[str, str] = ALONE, *, shared: bool = False
+) -> bytes:
+    """A module of kernels named FAMILY.KERNEL. files: object files by family, with those of `entries`, which are
+    exported. shared: its memory is shared with other threads.
 
     Raises BuildError for a file that is no object, for a kernel that is missing, and for anything from outside.
     """
     titles = list(files)
-    module = _Module([read_object(files[title], title) for title in titles], titles)
-    run = module.root(entry)
+    module = _Module([read_object(files[title], title) for title in titles], titles, imported=int(shared))
+    roots = {name: module.root(function) for name, function in entries.items()}
     for name in kernels:
         module.in_table(module.root(name))
-    stack, heap = module.lay_out(run)
+    stack, heap = module.lay_out(list(roots.values()))
     bodies = [_sized(module.resolved(place.object, module.function(place).body)) for place in module.functions]
     kinds = [uleb(module.type_of(module.objects[p.object], module.function(p).type)) for p in module.functions]
     segments = []
@@ -231,19 +241,27 @@ def link(files: Mapping[str, bytes], kernels: Sequence[str], entry: str = "walke
         content = module.resolved(place.object, module.segment(place).body)
         if content.strip(b"\0"):
             segments.append(b"\0\x41" + sleb(at) + b"\x0b" + _sized(content))
-    table = [uleb(module.functions[place]) for place in module.table]
-    exports = [("memory", b"\2\0"), ("run", b"\0" + uleb(module.functions[run])), ("heap", b"\3\1")]
+    table = [uleb(0)] * shared + [uleb(module.functions[place]) for place in module.table]
+    places = uleb(1 + len(module.table))
+    pages = uleb(-(-heap // _PAGE))
+    limits = b"\3" + pages + uleb(_MOST_PAGES) if shared else b"\0" + pages
+    exports = [(name, b"\0" + uleb(module.functions[place])) for name, place in roots.items()]
+    imports = [("memory", b"\2" + limits)]
+    if shared:
+        exports.append(("stack", b"\3\0"))
+        imports.append(("give_way", b"\0" + uleb(module.types.setdefault(_NOTHING, len(module.types)))))
     sections = [
         (1, _vector(list(module.types))),
+        (2, _vector([_sized(b"env") + _sized(name.encode()) + what for name, what in imports])),
         (3, _vector(kinds)),
-        (4, _vector([_FUNCREF + b"\1" + 2 * uleb(len(table) + 1)])),
-        (5, _vector([b"\0" + uleb(-(-heap // _PAGE))])),
-        (6, _vector([_I32 + b"\1\x41" + sleb(stack) + b"\x0b", _I32 + b"\0\x41" + sleb(heap) + b"\x0b"])),
+        (4, _vector([_FUNCREF + b"\1" + 2 * places])),
+        (6, _vector([_I32 + b"\1\x41" + sleb(stack) + b"\x0b"])),
         (7, _vector([_sized(name.encode()) + what for name, what in exports])),
-        (9, _vector([b"\0\x41\1\x0b" + _vector(table)])),
+        (9, _vector([b"\0\x41" + sleb(int(not shared)) + b"\x0b" + _vector(table)])),
         (10, _vector(bodies)),
         (11, _vector(segments)),
         (0, _sized(KERNELS.encode()) + "\n".join(kernels).encode()),
+        (0, _sized(MEMORY.encode()) + f"{stack} {heap}".encode()),
     ]
     return b"\0asm\1\0\0\0" + b"".join(bytes([kind]) + _sized(content) for kind, content in sections)
 

@@ -26,6 +26,9 @@ def build(
         list[str] | None, typer.Option(metavar="NAME", help="A signature to build; repeatable. By default all.")
     ] = None,
     input_shape: InputShapes = None,
+    federated: Annotated[
+        bool, typer.Option("--federated", help="wasm32: add what a page needs to be a device of a federated run.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Build a model ahead of time: its programs, the kernels that it uses, and a JavaScript module or a C library.
@@ -36,7 +39,16 @@ def build(
     shapes = read_shapes(input_shape)
     from converter.ahead import build as run
 
-    made = run(bundle, output, target, signatures=signature or (), shapes=shapes)
+    more: dict[str, bytes] = {}
+    if federated:
+        from federated.web import modules
+
+        if target != "wasm32":
+            raise typer.BadParameter("only used with --target wasm32", param_hint="--federated")
+        if lacking := sorted({"gradients", "evaluate"} - set(signature or ("gradients", "evaluate"))):
+            raise typer.BadParameter(f"needs --signature {lacking[0]} as well", param_hint="--federated")
+        more = modules()
+    made = run(bundle, output, target, signatures=signature or (), shapes=shapes, more=more)
     if as_json:
         emit(made._asdict())
         return

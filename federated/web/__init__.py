@@ -1,8 +1,8 @@
 """Web pages and Node programs as devices of a federated run: JavaScript beside what `msedge build` writes.
 
-federated.mjs   the device: its answers, and check-in
-draws.mjs       which examples it trains on: NumPy's generator
-messages.mjs    the bytes of messages and parameters
+federated.mjs            the device: its answers, and check-in
+federated-draws.mjs      which examples it trains on: NumPy's generator
+federated-messages.mjs   the bytes of messages and parameters
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.resources import files
 
 __all__ = ["MODULES", "modules"]
 
-MODULES = ("federated.mjs", "federated.d.mts", "draws.mjs", "messages.mjs")
+MODULES = ("federated.mjs", "federated.d.mts", "federated-draws.mjs", "federated-messages.mjs")
 
 
 def modules() -> dict[str, bytes]:

@@ -10,8 +10,8 @@
 // It takes part in runs of the algorithms in ALGORITHMS, with parameters as float32 or float16. What else a server asks
 // for it refuses with the reason, and the server goes on without it.
 
-import { Generator, order, seedOf, split, supportQuery } from "./draws.mjs";
-import { Codec, FederatedError, pack, unpack } from "./messages.mjs";
+import { Generator, order, seedOf, split, supportQuery } from "./federated-draws.mjs";
+import { Codec, FederatedError, pack, unpack } from "./federated-messages.mjs";
 
 export { FederatedError };
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from lite_runtime.native import build, target, trust
 from lite_runtime.native.codegen.retarget import code_of
-from lite_runtime.targets import AHEAD, TARGETS, Target, named
+from lite_runtime.targets import AHEAD, TARGETS, WASM_PARTS, Target, named
 
 
 def _kept_portable(family: str, wanted: Target) -> bytes:
@@ -66,7 +66,7 @@ def _locked(path: str) -> Iterator[None]:
 if __name__ == "__main__":
     alone = sys.argv[1] == "--portable"
     name, *families = sys.argv[1 + alone :]
-    wanted = named(name, (*TARGETS, *AHEAD))
+    wanted = named(name, (*TARGETS, *AHEAD, *WASM_PARTS))
     if alone:
         for each in families:
             _kept_portable(each, wanted)

@@ -52,3 +52,14 @@ def test_mistakes_are_told_without_a_folder(
 def test_a_file_that_is_no_bundle_is_told(small: Small, tmp_path: Path) -> None:
     _, stderr = msedge("build", small.source, "--target", "wasm32", "-o", tmp_path / "web", code=3)
     assert "error: " in stderr and "bug in msedge" not in stderr
+
+
+def test_a_page_that_joins_federated_runs_gets_its_modules(small: Small, tmp_path: Path) -> None:
+    one = ("--target", "wasm32", "-o", tmp_path / "web", "--federated")
+    for words, told in (
+        ((*one, "--signature", "predict"), "needs --signature evaluate"),
+        (("--target", "x86-64-v3", "-o", tmp_path / "web", "--federated"), "only used with --target wasm32"),
+    ):
+        _, stderr = msedge("build", small.bundle, *words, code=2)
+        assert told in stderr
+    assert not (tmp_path / "web").exists()

@@ -1,4 +1,4 @@
-"""Operations by WebAssembly's instructions of 128-bit vectors (simd128)."""
+"""Operations by WebAssembly's instructions of 128-bit vectors (simd128), and a relaxed one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,21 @@ def bodies(target: Target) -> dict[tuple[str, int], Emit]:
         "pack_pairs": pack_pairs,
         "pair_dot": pair_dot,
     }
+    if target.dot == "wasm.relaxed_dot":
+        own["dot"] = relaxed_dot
     return {(name, target.lanes): emit for name, emit in own.items()} | without_masks.bodies(target.lanes)
 
 
 def pair_dot(builder, lanes, so_far, a, b):
     """i32x4.dot_i16x8_s."""
     return builder.add(so_far, builder.call(declare(builder, "llvm.wasm.dot", so_far.type, a.type, b.type), [a, b]))
+
+
+def relaxed_dot(builder, lanes, so_far, a, w):
+    """i32x4.relaxed_dot_i8x16_i7x16_add_s, whose second factor has 7 bits on all engines. It is `dot` on those that
+    read all 8 bits as an unsigned number, as with x86's vpdpbusd: whoever loads a module tries it first."""
+    kinds = [so_far.type, w.type, a.type, so_far.type]
+    return builder.call(declare(builder, "llvm.wasm.relaxed.dot.i8x16.i7x16.add.signed", *kinds), [w, a, so_far])
 
 
 def pack_pairs(builder, lanes, a, b):

@@ -3,14 +3,15 @@
 // All addresses are counted from `heap`.
 import { readFileSync, writeFileSync } from "node:fs";
 
-const [, , module, path] = process.argv;
-const { exports } = new WebAssembly.Instance(new WebAssembly.Module(readFileSync(module)), {});
-const content = readFileSync(path), heap = exports.heap.value;
-const missing = heap + content.length - exports.memory.buffer.byteLength;
-if (missing > 0) exports.memory.grow(Math.ceil(missing / 65536));
-const bytes = new Uint8Array(exports.memory.buffer, heap, content.length);
+const [, , path, held] = process.argv;
+const module = new WebAssembly.Module(readFileSync(path));
+const content = readFileSync(held), [section] = WebAssembly.Module.customSections(module, "msedge.memory");
+const [, heap] = new TextDecoder().decode(section).split(" ").map(Number);
+const memory = new WebAssembly.Memory({ initial: Math.ceil((heap + content.length) / 65536) });
+const { exports } = new WebAssembly.Instance(module, { env: { memory } });
+const bytes = new Uint8Array(memory.buffer, heap, content.length);
 bytes.set(content);
-const { rows, addresses } = JSON.parse(readFileSync(0)), view = new DataView(exports.memory.buffer, heap);
+const { rows, addresses } = JSON.parse(readFileSync(0)), view = new DataView(memory.buffer, heap);
 for (const at of addresses) view.setBigInt64(at, view.getBigInt64(at, true) + BigInt(heap), true);
 for (const row of rows) exports.run(...row.map((value) => BigInt(heap + value)));
-writeFileSync(path, bytes);
+writeFileSync(held, bytes);

@@ -44,12 +44,15 @@ def run(
     *inputs: Mapping[str, Array],
     signatures: Sequence[str] = ("predict",),
     state: Mapping[str, Array] | None = None,
+    threads: int = 1,
 ) -> Ran:
     """What a built folder computes for these inputs, one after the other, by the signatures in turns, after a
     self-test. state: before the first run."""
     names = [signatures[i % len(signatures)] for i in range(len(inputs))]
     runs = [{"signature": name, "inputs": _texts(each)} for name, each in zip(names, inputs, strict=True)]
-    answer = ask(folder, "run", given={"runs": runs, "state": None if state is None else _texts(state)})
+    answer = ask(
+        folder, "run", given={"runs": runs, "state": None if state is None else _texts(state), "threads": threads}
+    )
     ports = [answer["signatures"][name]["outputs"] for name in names]
     outputs = [_arrays(texts, each) for texts, each in zip(answer["outputs"], ports, strict=True)]
     return Ran(outputs, _arrays(answer["state"], answer["states"]), answer)
@@ -69,10 +72,15 @@ def _arrays(texts: Mapping[str, str], ports: Sequence[Mapping[str, Any]]) -> dic
     }
 
 
+def many(folder: Path, task: str, files: Sequence[bytes], scratch: Path) -> list[str]:
+    """What a task of `run.mjs` says for each of these files."""
+    path = scratch / "files.bin"
+    path.write_bytes(b"".join(struct.pack("<I", len(file)) + file for file in files))
+    found = ask(folder, task, str(path))
+    assert isinstance(found, list) and len(found) == len(files)
+    return found
+
+
 def load(folder: Path, models: Sequence[bytes], scratch: Path) -> list[str]:
     """What loading each of these flat files says, with the folder's kernels."""
-    path = scratch / "models.bin"
-    path.write_bytes(b"".join(struct.pack("<I", len(model)) + model for model in models))
-    found = ask(folder, "load", str(path))
-    assert isinstance(found, list) and len(found) == len(models)
-    return found
+    return many(folder, "load", models, scratch)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from fnmatch import fnmatch
 from gzip import compress
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tests.converter.ahead import models, node
 from tests.converter.support import Builder
 
 pytestmark = pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
+_NOT_PACKED = {"package.json", "README.md"}  # npm packs these without being told
 SHARED = ("mlperftiny_ic_resnet8_int8.tflite", "mlperftiny_kws_dscnn_int8.tflite", "onnxzoo_mnist_8.onnx")
 
 
@@ -177,9 +179,12 @@ def test_wrong_calls_are_told(tmp_path: Path) -> None:
     build(models.dense(), tmp_path / "built")
     told = node.ask(tmp_path / "built", "throw")
     parts = {
-        "noFile": "none.msflat cannot be read",
-        "noSource": "model: expected a URL, a path or bytes, got a number",
-        "noKernels": "kernels: expected the module with the SHA-256",
+        "noFile": "none/model.msflat cannot be read",
+        "noSource": "model.msflat: expected a URL, a path or bytes, got a number",
+        "noList": "kernels.json: expected the SHA-256",
+        "noKernels": "kernels.wasm: expected the SHA-256",
+        "threads": "threads: expected an integer of 1 to 64, got 1.5",
+        "closed": "the model was closed; load it again",
         "noModel": "expected 224 bytes or more, got 4",
         "noInputs": "inputs: expected the names x, got none",
         "unknown": "inputs: expected the names x, got x, other",
@@ -193,6 +198,16 @@ def test_wrong_calls_are_told(tmp_path: Path) -> None:
     assert told.keys() == parts.keys()
     for name, part in parts.items():
         assert told[name].startswith("MsedgeError: ") and part in told[name], name
+
+
+@node.needs_node
+def test_what_an_engine_lacks_is_told(tmp_path: Path) -> None:
+    build(models.dense(), tmp_path / "built")
+    told = node.ask(tmp_path / "built", "engines")
+    assert "kernels.wasm: WebAssembly does not start here" in told["noSimd"] and "needs 128-bit SIMD" in told["noSimd"]
+    assert told["noMemory"].startswith("MsedgeError: the model needs 1 MiB of memory, which this engine refuses")
+    assert told["noWebAssembly"].startswith("MsedgeError: WebAssembly is not there")
+    assert told["whole"] == ""
 
 
 @node.needs_node
@@ -215,7 +230,8 @@ def test_a_folder_has_what_its_package_names(tmp_path: Path) -> None:
     there = {path.name: path.stat().st_size for path in (tmp_path / "built").iterdir()}
     assert there == dict(made.files)
     package = json.loads((tmp_path / "built/package.json").read_text())
-    assert set(package["files"]) <= set(there)
+    assert all(any(fnmatch(name, pattern) for pattern in package["files"]) for name in there if name not in _NOT_PACKED)
+    assert all((tmp_path / "built" / path).exists() for path in package["exports"]["."].values())
     types = (tmp_path / "built/msedge.d.mts").read_text()
     assert '"i": BigInt64Array;' in types and '"c": Uint8Array;' in types
     assert "new BigInt64Array(3)" in (tmp_path / "built/README.md").read_text()
@@ -238,7 +254,7 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["package.json"]
 
 
-@pytest.mark.parametrize("written", range(7))
+@pytest.mark.parametrize("written", range(13))
 def test_a_build_that_was_killed_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int) -> None:
     """After any number of files: what is there is no model yet, and the same command makes one."""
     left = iter([*[True] * written, False])
@@ -252,7 +268,7 @@ def test_a_build_that_was_killed_is_repeated(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(building, "write_atomically", killed)
         build(models.dense(), tmp_path)
-    assert (tmp_path / "model.msflat").exists() == (written >= 6)
+    assert (tmp_path / "model.msflat").exists() == (written >= 13)
     assert build(models.dense(), tmp_path).files.keys() <= {path.name for path in tmp_path.iterdir()}
 
 

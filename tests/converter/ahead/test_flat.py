@@ -40,7 +40,7 @@ def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
     magic, version, size, arena, made_by, _, target = struct.unpack_from("<8s6I", flat)
     assert (magic, version, size) == (MAGIC, VERSION, len(flat)) and arena > 0
     assert hashlib.sha256(flat[:-DIGEST]).digest() == flat[-DIGEST:]
-    assert hashlib.sha256((tmp_path / "built/kernels.wasm").read_bytes()).digest() == flat[32:64]
+    assert hashlib.sha256((tmp_path / "built/kernels.json").read_bytes()).digest() == flat[32:64]
     assert tables.text(flat, made_by).startswith("msedge ") and tables.text(flat, target) == "wasm32"
     signatures = [tables.text(flat, row["text"]) for row in tables.table(flat, "signatures").rows]
     assert signatures == ["predict", "evaluate", "gradients", "train_step"]
@@ -121,7 +121,7 @@ def test_operands_outside_their_buffers_are_found(folder: Path, flat: bytes, tmp
 def test_other_kernels_are_refused(folder: Path, flat: bytes, tmp_path: Path) -> None:
     build(models.dense(), tmp_path / "other")
     (found,) = node.load(folder, [(tmp_path / "other/model.msflat").read_bytes()], tmp_path)
-    assert "use the kernels.wasm that was built together with the model" in found
+    assert "use the files that were built together with the model" in found
     kernels = tables.table(flat, "kernels")
     (found,) = node.load(folder, [tables.with_word(flat, kernels.at, kernels.rows[0]["text"] + 1)], tmp_path)
     name = tables.text(flat, kernels.rows[0]["text"])

@@ -23,6 +23,7 @@ from tests.converter.ahead import node
 from tests.lite_runtime.native import operations
 
 WASM = named("wasm32", AHEAD)
+RUN = {"run": "test.run"}
 SCRIPT = Path(__file__).with_name("instance.mjs")
 # Data with an address in it, a call, a call by address, and memory on the stack.
 SOURCE = """
@@ -94,7 +95,7 @@ def run(module: bytes, operands: list[Array], like: Array, scratch: Path, addres
 
 @node.needs_node
 def test_references_are_resolved(tmp_path: Path) -> None:
-    made = link({"test": object_of(SOURCE)}, [], "test.run")
+    made = link({"test": object_of(SOURCE)}, [], RUN)
     half, i = np.array([[0], [0], [1], [1]]), np.array([[0], [3], [0], [1]])
     *_, found = run(made, [half, i], np.zeros((4, 1), np.int64), tmp_path)
     assert found.ravel().tolist() == [6, 22, 14, 22]
@@ -104,7 +105,7 @@ def test_what_nothing_reaches_is_left_out() -> None:
     obj = object_of(SOURCE)
     whole = read_object(obj, "test")
     assert len(whole.functions) == 3 and sum(len(s.body.content) for s in whole.segments) > 1000
-    assert len(link({"test": obj}, [], "test.run")) < 700
+    assert len(link({"test": obj}, [], RUN)) < 700
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_what_nothing_reaches_is_left_out() -> None:
 )
 def test_what_no_kernel_may_is_refused(source: str, told: str) -> None:
     with pytest.raises(BuildError, match=told):
-        link({"test": object_of(source)}, [], "test.run")
+        link({"test": object_of(source)}, [], RUN)
 
 
 def test_files_that_are_no_objects_are_refused() -> None:
@@ -152,7 +153,7 @@ RUNS = [
 def operation(name: str, lanes: int, own: bool) -> bytes:
     kept = {key: emit for key, emit in bodies_of(WASM).items() if own or key[0] != name}
     obj, _ = retarget.object_of(operations.bitcode(name, lanes), WASM, "test", bodies=kept)
-    return link({"test": obj}, [], "test.run")
+    return link({"test": obj}, [], RUN)
 
 
 @node.needs_node

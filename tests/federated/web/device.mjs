@@ -24,7 +24,7 @@ async function device({ name, inputs, labels }) {
 
 const TASKS = {
   async draws() {
-    const { Generator, order, split, supportQuery } = await from("draws.mjs");
+    const { Generator, order, split, supportQuery } = await from("federated-draws.mjs");
     return given.map(({ seed, count, steps, batch, labels, share, some }) => {
       const generator = new Generator(BigInt(seed));
       const lists = (parts) => parts.map((part) => [...part]);
@@ -34,7 +34,7 @@ const TASKS = {
     });
   },
   async codec() {
-    const { Codec } = await from("messages.mjs"), codec = new Codec(given.names);
+    const { Codec } = await from("federated-messages.mjs"), codec = new Codec(given.names);
     const data = await codec.encode(given.leaves, floats(given.values));
     return { data: text(data), values: text(await codec.decode(given.leaves, bytes(given.data))) };
   },

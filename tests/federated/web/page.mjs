@@ -1,7 +1,7 @@
 // A page of the tests: the device of the address's ?NAME, which stops without an answer in the round after "stop".
 import { load } from "./msedge.mjs";
 import { Device, join } from "./federated.mjs";
-import { unpack } from "./messages.mjs";
+import { unpack } from "./federated-messages.mjs";
 
 const name = location.search.slice(1);
 const given = await (await fetch(`./${name}.json`)).json();

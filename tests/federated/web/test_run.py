@@ -97,10 +97,10 @@ def prepared(folder: Path) -> Mapping[str, Batch]:
     sizes = {"gradients": BATCH, "evaluate": 1}
     shapes = {f"{one}/x": (size, 6) for one, size in sizes.items()}
     shapes |= {f"{one}/labels": (size,) for one, size in sizes.items()}
-    converter.build(folder / "model.mslite", folder / "web", signatures=tuple(sizes), shapes=shapes)
+    converter.build(folder / "model.mslite", folder / "web", signatures=tuple(sizes), shapes=shapes, more=modules())
     script = Path(__file__).with_name("page.mjs").read_bytes()
     page = b'<!doctype html><title>-</title><script type="module" src="page.mjs"></script>'
-    for name, content in {**modules(), "page.mjs": script, "page.html": page}.items():
+    for name, content in {"page.mjs": script, "page.html": page}.items():
         (folder / "web" / name).write_bytes(content)
     shards = fleet(TABS + PROCESSES).shards
     np.savez(
