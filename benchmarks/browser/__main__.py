@@ -58,6 +58,7 @@ def main() -> int:
     facts = {
         "date": datetime.now(UTC).date().isoformat(),
         "processor": f"{cpu()}, {os.cpu_count()} processors",
+        "load, ours included": f"{os.getloadavg()[1]:.1f} (average of the last five minutes)",
         "Chromium": version,
     }
     if args.json:

@@ -1,6 +1,6 @@
 // What this engine offers, and the module of kernels for it.
 
-import { bytesOf, sha256, within } from "./msedge-files.mjs";
+import { bytesOf, NODE, sha256, within } from "./msedge-files.mjs";
 import { MsedgeError } from "./msedge-errors.mjs";
 
 const LIST = "kernels.json", KERNELS = "msedge.kernels", MEMORY = "msedge.memory"; // a file; custom sections
@@ -33,9 +33,10 @@ export async function sumsBytes() {
   return pairs.every(([signed, unsigned]) => dot(signed, unsigned) === START + 4 * signed * unsigned);
 }
 
-/** Whether memory may be shared with workers: in pages only if they are isolated from other origins. */
+/** Whether there are workers, and memory may be shared with them: in pages only if they are isolated from other origins. */
 export function sharesMemory() {
-  return typeof SharedArrayBuffer === "function" && globalThis.crossOriginIsolated !== false;
+  const workers = NODE || typeof globalThis.Worker === "function";
+  return workers && typeof SharedArrayBuffer === "function" && globalThis.crossOriginIsolated !== false;
 }
 
 async function processors() {
@@ -74,6 +75,7 @@ export async function compiled(source, digest, { threads: asked, relaxed = true,
     throw new MsedgeError("WebAssembly is not there: the engine is too old, or it is switched off");
   }
   const list = JSON.parse(new TextDecoder().decode(text)), threads = await threadsOf(asked, list.threads);
+  if (!Array.isArray(list.modules)) throw new MsedgeError(`${LIST}: expected a list of modules; build the model again`);
   const offers = { threads: threads > 1, relaxed: relaxed && (await sumsBytes()) };
   const fits = ({ needs }) => needs.every((need) => offers[need]) && needs.includes("threads") === offers.threads;
   const { file, bytes, sha256: wanted } = list.modules.findLast(fits);

@@ -2,7 +2,8 @@
 
 import { article, MsedgeError } from "./msedge-errors.mjs";
 
-const NODE = typeof process === "object" && process.versions?.node !== undefined;
+/** Whether this is Node. */
+export const NODE = typeof process === "object" && process.versions?.node !== undefined;
 
 /**
  * A file's bytes.

@@ -75,7 +75,7 @@ export class Team {
       team.close();
       throw new MsedgeError(
         `threads: a worker does not start (${cause.message}); serve msedge-worker.mjs beside msedge.mjs with the page's ` +
-          "own headers, and allow it in worker-src or script-src",
+          "own headers, and allow it in worker-src or script-src, or load with threads: 1",
         { cause },
       );
     }

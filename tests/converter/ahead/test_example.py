@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,9 +44,9 @@ def ready(page: Page) -> None:
     """Wait until the page can be used."""
     page.evaluate(
         """new Promise((done, failed) => { const look = () => {
-            const { textContent: text } = document.getElementById("status");
+            const text = document.getElementById("status")?.textContent ?? "";
             if (text.startsWith("This page cannot")) failed(new Error(text));
-            else if (document.getElementById("learn").disabled) setTimeout(look, 20);
+            else if (document.getElementById("learn")?.disabled !== false) setTimeout(look, 20);
             else done();
         }; look(); })"""
     )
@@ -65,9 +66,9 @@ def test_the_page_reads_learns_and_remembers(address: str) -> None:
         ready(page)
         before, now = map(share, texts(page, "before", "now"))
         assert now >= before + 20 and texts(page, "steps", "kept") == ["96", "kept in this browser"]
-        page.evaluate("location.reload()")
-        while not page.loaded():
-            pass
+        page.evaluate("globalThis.stale = true; location.reload()")
+        while not (page.loaded() and page.evaluate("!globalThis.stale")):
+            time.sleep(0.02)
         ready(page)
         assert share(texts(page, "now")[0]) == now and texts(page, "kept")[0].startswith("continued")
         page.evaluate("document.getElementById('forget').click()")
