@@ -17,25 +17,29 @@ __all__ = ["AHEAD", "PLAIN", "ROWS", "TARGETS", "WASM_PARTS", "Shape", "Target",
 class Shape(NamedTuple):
     """What the code that Numba makes depends on; targets of one shape share it.
 
-    lanes: float32 elements in a vector. vectors: vector registers, which bound the tiles of products. fused: whether
-    a * b + c is rounded once; all targets that do give the same bits. indexed: whether an instruction multiplies by one
-    lane of a register, so that several factors are loaded at once; otherwise each is repeated from memory.
+    lanes: float32 elements in a vector. vectors: vector registers, which bound the tiles of products; with 0, vectors
+    are in registers of one number each. fused: whether a * b + c is rounded once; all targets that do give the same
+    bits. indexed: whether an instruction multiplies by one lane of a register, so that several factors are loaded at
+    once; otherwise each is repeated from memory. small: whether memory for code and stacks is counted in KB, so that
+    kernels have few tiles, and short blocks.
     """
 
     lanes: int
     vectors: int
     fused: bool
     indexed: bool = False
+    small: bool = False
 
     def __str__(self) -> str:
-        return f"{self.lanes}x{self.vectors}{'-fused' * self.fused}{'-indexed' * self.indexed}"
+        facts = [name for name in ("fused", "indexed", "small") if getattr(self, name)]
+        return "-".join([f"{self.lanes}x{self.vectors}", *facts])
 
     @classmethod
     def read(cls, text: str) -> Shape:
         """The shape with this text."""
         size, *facts = text.split("-")
         lanes, vectors = map(int, size.split("x"))
-        return cls(lanes, vectors, "fused" in facts, "indexed" in facts)
+        return cls(lanes, vectors, "fused" in facts, "indexed" in facts, "small" in facts)
 
 
 class Target(NamedTuple):
@@ -97,10 +101,16 @@ class Target(NamedTuple):
         """LLVM's name of the architecture."""
         return self.triple.partition("-")[0]
 
+    @property
+    def bodies(self) -> str:
+        """The module of `native/codegen` with the processor's own functions."""
+        return "cortex_m" if self.processor.startswith("thumb") else self.processor
+
 
 _AVX512, _AVX2, _RVV, _RVV256 = (Shape(*size, fused=True) for size in ((16, 32), (8, 16), (4, 32), (8, 32)))
 _NEON = Shape(4, 32, fused=True, indexed=True)
 _SIMD128, _NEON32, _SMALL = Shape(4, 16, fused=False), Shape(4, 16, fused=True), Shape(4, 8, fused=True)
+_DSP, _MVE = Shape(4, 0, fused=True, small=True), Shape(4, 8, fused=True, small=True)
 
 
 ROWS = 16
@@ -109,7 +119,7 @@ _ROW_FAMILIES = frozenset({"layernorm", "normalize", "reduce"})
 _BYTE_FAMILIES = frozenset({"qdepthwise", "qgemm", "qrecurrent", "qwide"})
 _FOURS = frozenset({"vpdpbusd", "usdot", "sdot"})
 """Forms of `Target.dot` that sum four products in one instruction."""
-_SIGNED = frozenset({"sdot", "smull"})
+_SIGNED = frozenset({"sdot", "smull", "smlad", "vmull"})
 """Forms of `Target.dot` whose two factors are both signed."""
 
 
@@ -185,12 +195,22 @@ def _windows(name: str, of: Target) -> Target:
 _SIMD = "+simd128,+bulk-memory,+bulk-memory-opt,+sign-ext,+nontrapping-fptoint,+mutable-globals"
 
 
+def _cortex(name: str, processor: str, features: str, shape: Shape, dot: str) -> Target:
+    # A triple of three parts would lose the calling convention of Arm's embedded ABI.
+    return Target(name, f"{processor}-none-none-eabihf", name, features, shape, dot, linked=False)
+
+
 def _wasm(name: str, dot: str, more: str = "") -> Target:
     return Target(name, "wasm32-unknown-unknown", "generic", f"{_SIMD}{more}", _SIMD128, dot, linked=False)
 
 
 AHEAD: tuple[Target, ...] = (
     _wasm("wasm32", "wasm.dot"),
+    _cortex("cortex-m55", "thumbv8.1m.main", "", _MVE, "vmull"),
+    # Floats of one precision: some Cortex-M7 have no instructions for float64. LLVM's scheduler for these processors
+    # loads early what then has no register: the inner loop of int8 products is 39 instructions with it, 34 without.
+    _cortex("cortex-m7", "thumbv7em", "-fp64,-use-misched", _DSP, "smlad"),
+    _cortex("cortex-m4", "thumbv7em", "-use-misched", _DSP, "smlad"),
     _apple("ios", "ios14.0", "apple-a13"),
     _apple("ios-simulator", "ios14.0-simulator", "apple-m1"),
     _apple("macos", "macosx11.0", "apple-m1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from lite_runtime.steps.declaration import HEAD, KERNEL
 from lite_runtime.steps.operand import Operand
 from lite_runtime.steps.reading import read
 
-__all__ = ["Part", "Sample", "assembled", "kernels_of"]
+__all__ = ["Part", "Sample", "assembled", "kernels_of", "records_of"]
 
 _ROLES = {"read": 0, "written": 1, "read and written": 2, "scratch": 3}
 _COPY = "copy.rows"
@@ -68,6 +68,12 @@ class _Signature(NamedTuple):
 def kernels_of(parts: Sequence[Part]) -> list[str]:
     """The kernels that the parts use, each once."""
     return list(dict.fromkeys(record.kernel for part in parts for record in _completed(part).records))
+
+
+def records_of(parts: Sequence[Part]) -> Iterator[tuple[str, list[int]]]:
+    """The kernel and the words of every step."""
+    for part in parts:
+        yield from ((record.kernel, record.words) for record in _completed(part).records)
 
 
 def assembled(parts: Sequence[Part], state: Mapping[str, Array], facts: Sequence[str], digest: bytes) -> bytes:

@@ -10,11 +10,13 @@ from importlib.metadata import version
 from types import MappingProxyType
 
 import lite_runtime
-from converter.ahead import library, package
-from converter.ahead.assembling import Part, Sample, assembled, kernels_of
+from converter.ahead import firmware, library, package
+from converter.ahead.assembling import Part, Sample, assembled, kernels_of, records_of
 from converter.ahead.modules import LIST, PLAIN, modules_of
+from converter.ahead.needs import Needs, largest_step, needs_of
 from converter.ahead.planning import Sized, chosen, plan_ahead, shapes_for
 from converter.ahead.ports import Port, Ports
+from converter.ahead.trimming import loops_of
 from converter.golden import sample_inputs
 from lite_runtime import bundle as bundles
 from lite_runtime._files import TEMPORARY, write_atomically
@@ -22,7 +24,7 @@ from lite_runtime.bundle import Bundle
 from lite_runtime.errors import MsedgeError, UnsupportedOpError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, StateUse, Value, dtype_name
-from lite_runtime.native.objects import object_for
+from lite_runtime.native.objects import SYMBOL, object_for
 from lite_runtime.planning.program import Plan
 from lite_runtime.running.threads import worth
 from lite_runtime.targets import AHEAD, TARGETS, Target, named
@@ -31,6 +33,7 @@ __all__ = ["Built", "build"]
 
 MODEL = "model.msflat"
 """The last file that is written."""
+_MICRO = ", ".join(target.name for target in AHEAD if target.shape.small)
 _MOST_THREADS = 4
 """More gain little in browsers, whose processors are often of two kinds: the slowest thread decides."""
 _TOLERANCES = (1e-4, 5e-2)
@@ -39,29 +42,66 @@ rounding of multiply-adds and the order of sums; with them, such a difference ca
 steps. Integers must be equal."""
 
 
+class _Whole(NamedTuple):
+    """What a folder is made of. ports: of signatures. kernels: files."""
+
+    held: Bundle
+    ports: Sequence[Ports]
+    states: Sequence[Port]
+    target: Target
+    kernels: Mapping[str, bytes]
+    flat: bytes
+
+
 class _Form(NamedTuple):
     """What is built for a kind of targets. marker: the first file that is written, which shows that a folder was made
-    here. kernels: makes files with these kernels, of which `kernels_file` is the one that is needed everywhere, and the
-    digest that the model names; it is told how many threads gain. files: the others."""
+    here. kernels: (names, loops of chains, target, how many threads gain) -> files, of which `kernels_file` is the one
+    that is needed everywhere, and the digest that the model names. files: all, by path."""
 
     marker: str
     kernels_file: str
-    kernels: Callable[[Sequence[str], Target, int], tuple[dict[str, bytes], bytes]]
-    files: Callable[[Sequence[Ports], Sequence[Port], Target], dict[str, bytes]]
+    kernels: Callable[[Sequence[str], Sequence[str], Target, int], tuple[dict[str, bytes], bytes]]
+    files: Callable[[_Whole], dict[str, bytes]]
 
 
-def _modules(kernels: Sequence[str], target: Target, threads: int) -> tuple[dict[str, bytes], bytes]:
+def _modules(
+    kernels: Sequence[str], _: Sequence[str], target: Target, threads: int
+) -> tuple[dict[str, bytes], bytes]:
     made = modules_of(kernels, target, threads)
     return made, sha256(made[LIST]).digest()
 
 
-def _object(kernels: Sequence[str], target: Target, _: int) -> tuple[dict[str, bytes], bytes]:
-    made, digest = object_for(kernels, target)
-    return {_LIBRARY.kernels_file: made}, digest
+def _object(kernels: Sequence[str], loops: Sequence[str], target: Target, _: int) -> tuple[dict[str, bytes], bytes]:
+    made, digest = object_for(kernels, loops, target)
+    return {_OBJECT: made}, digest
 
 
-_WEB = _Form("msedge.mjs", PLAIN, _modules, lambda signatures, states, _: package.files_of(signatures, states))
-_LIBRARY = _Form("msedge.h", "kernels.o", _object, library.files_of)
+def _web(whole: _Whole) -> dict[str, bytes]:
+    files = package.files_of(whole.ports, whole.states)
+    processing = package.processing_of(whole.held.metadata, [port.signature for port in whole.ports])
+    return {**files, **processing, **whole.kernels, MODEL: whole.flat}
+
+
+def _library(whole: _Whole) -> dict[str, bytes]:
+    return {**library.files_of(whole.ports, whole.states, whole.target), **whole.kernels, MODEL: whole.flat}
+
+
+def _firmware(whole: _Whole) -> dict[str, bytes]:
+    return firmware.files_of(whole.ports, whole.states, whole.target, whole.kernels[_OBJECT], whole.flat, SYMBOL)
+
+
+_OBJECT = "kernels.o"
+_WEB, _LIBRARY, _FIRMWARE = (
+    _Form("msedge.mjs", PLAIN, _modules, _web),
+    _Form("msedge.h", _OBJECT, _object, _library),
+    _Form("library.properties", _OBJECT, _object, _firmware),
+)
+
+
+def _form(target: Target) -> _Form:
+    if target.shape.small:
+        return _FIRMWARE
+    return _WEB if target.processor == "wasm32" else _LIBRARY
 
 
 class Built(NamedTuple):
@@ -77,6 +117,8 @@ class Built(NamedTuple):
     state_bytes: int
     signatures: Mapping[str, Mapping[str, tuple[int, ...]]]
     """By name, shapes of its inputs by name, without those that read state."""
+    ram: Needs | None = None
+    """What a microcontroller needs."""
 
 
 def build(
@@ -87,31 +129,39 @@ def build(
     signatures: Sequence[str] = (),
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     more: Mapping[str, bytes] = MappingProxyType({}),
+    ram: int | None = None,
 ) -> Built:
     """Write a folder with everything that runs signatures of a bundle on a target.
 
     signatures: by default all, `predict` first. shapes: of inputs with open sizes, see `shapes_for`. more: further
-    files for the folder, by name, none of which has the name of one that is written here. Kernels that are
-    not compiled yet are compiled now (needs numba). Files are written when all of them are made, the model last.
-    Raises MsedgeError for an unknown target and for a folder with other files, BundleError for a source that is no
-    bundle, InputError and UnsupportedOpError as `plan_ahead` does, MissingExtraError without a compiler.
+    files for the folder, by name, none of which has the name of one that is written here. ram: bytes that a
+    microcontroller has for memory and stack. Kernels that are not compiled yet are compiled now (needs numba). Files
+    are written when all of them are made, the model last. Raises MsedgeError for an unknown target, for a folder with
+    other files and for too little RAM, BundleError for a source that is no bundle, InputError and UnsupportedOpError as
+    `plan_ahead` does, MissingExtraError without a compiler.
     """
     wanted = named(target, (*AHEAD, *TARGETS))
-    form = _WEB if wanted.processor == "wasm32" else _LIBRARY
+    form = _form(wanted)
+    if ram is not None and form is not _FIRMWARE:
+        raise MsedgeError(f"expected a microcontroller for a limit of RAM ({_MICRO}), got {target}")
     _check_folder(folder, form.marker)
     held = bundles.read(source)
     names = chosen(held, signatures)
     parts = [_part(held, name, each, wanted) for name, each in shapes_for(held, names, shapes).items()]
     kernels = kernels_of(parts)
     threads = max(worth(part.plan.records, _MOST_THREADS) for part in parts)
-    code, digest = form.kernels(kernels, wanted, threads)
-    state = {name: array for name, array in held.state.items() if any(name in _states(part.use) for part in parts)}
-    flat = assembled(parts, state, (f"msedge {version('msedge')}", held.digest, wanted.name), digest)
+    code, digest = form.kernels(kernels, loops_of(records_of(parts)), wanted, threads)
+    state, facts = _used(held, parts), (f"msedge {version('msedge')}", held.digest, wanted.name)
+    flat = assembled(parts, state, facts, digest)
     ports = [Ports(part.name, *(_ports(side, part.plan) for side in part.use.seen(part.graph))) for part in parts]
-    others = form.files(ports, [Port(name, dtype_name(a.dtype), a.shape) for name, a in state.items()], wanted)
-    if form is _WEB:
-        others |= package.processing_of(held.metadata, names)
-    files = {form.marker: others[form.marker], **more, **others, **code, MODEL: flat}
+    needs = needs_of(flat, code[_OBJECT]) if form is _FIRMWARE else None
+    if needs is not None and ram is not None and needs.total > ram:
+        flats = {part.name: assembled([part], _used(held, [part]), facts, digest) for part in parts}
+        alone = {name: needs_of(one, code[_OBJECT]) for name, one in flats.items()}
+        raise MsedgeError(_too_much(needs, ram, parts, alone))
+    states = [Port(name, dtype_name(a.dtype), a.shape) for name, a in state.items()]
+    files = form.files(_Whole(held, ports, states, wanted, code, flat))
+    files = {form.marker: files[form.marker], **more, **files}
     _write(folder, files)
     return Built(
         os.fspath(folder),
@@ -122,6 +172,20 @@ def build(
         max(part.plan.arena_bytes for part in parts),
         sum(array.nbytes for array in state.values()),
         {each.signature: {port.name: port.shape for port in each.inputs} for each in ports},
+        needs,
+    )
+
+
+def _too_much(needs: Needs, ram: int, parts: Sequence[Part], alone: Mapping[str, Needs]) -> str:
+    """What a model needs, and what would fit. alone: what each signature needs without the others."""
+    numbers = ", ".join(f"{size} of {name}" for name, size in needs._asdict().items())
+    text = f"expected a model for {ram} bytes of RAM, got one that needs {needs.total} ({numbers}); "
+    if fitting := [name for name, each in alone.items() if each.total <= ram]:
+        return f"{text}{', '.join(fitting)} would fit without the others: --signature {fitting[0]}"
+    size, node = max((largest_step(part.plan) for part in parts), key=lambda step: step[0])
+    return (
+        f"{text}an arena of at most {max(ram - needs.total + needs.arena, 0)} would fit, and {node} alone takes {size} "
+        "of it: smaller inputs, or fewer channels there, need less"
     )
 
 
@@ -143,8 +207,10 @@ def _part(held: Bundle, name: str, shapes: Mapping[str, Sized], target: Target) 
     return Part(name, graph, made, use, _sample(held, name, graph, made, use))
 
 
-def _states(use: StateUse) -> set[str]:
-    return {*use.reads.values(), *use.writes.values()}
+def _used(held: Bundle, parts: Sequence[Part]) -> dict[str, Array]:
+    """The states of these signatures."""
+    names = {name for part in parts for name in (*part.use.reads.values(), *part.use.writes.values())}
+    return {name: array for name, array in held.state.items() if name in names}
 
 
 def _check_folder(folder: str | os.PathLike[str], marker: str) -> None:
@@ -169,7 +235,9 @@ def _write(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
     except OSError as problem:
         raise MsedgeError(f"cannot make the folder {os.fspath(folder)!r}: {problem.strerror}; choose another") from None
     for name, content in files.items():
-        write_atomically(os.path.join(folder, name), content)
+        path = os.path.join(folder, *name.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomically(path, content)
 
 
 def _ports(values: Sequence[Value], made: Plan) -> list[Port]:

@@ -8,10 +8,10 @@ from importlib.resources import files
 from converter.ahead.ports import Port, Ports, state_table, table
 from lite_runtime.targets import Target
 
-__all__ = ["files_of"]
+__all__ = ["TYPES", "files_of"]
 
 _FILES = ("msedge.h", "msedge.c", "msedge_test.c", "model.S", "Makefile", "CMakeLists.txt")
-_TYPES = {
+TYPES = {
     "bool": "uint8_t",
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for bits in (8, 16, 32, 64) for sign in ("", "u")},
     "float16": "uint16_t",
@@ -53,7 +53,7 @@ def _readme(signatures: Sequence[Ports], states: Sequence[Port], target: Target)
 gives `libmodel.a` and `{shared}`; `CMakeLists.txt` gives the target `msedge_model`. Nothing is needed but a C99
 compiler: no allocation, no C library beyond memcpy and memset.
 
-{table(signatures, _TYPES, "C")}
+{table(signatures, TYPES, "C")}
 
 Arrays are in row-major order; float16 is given by its bits, bool as 0 and 1. Signatures and their ports have the order
 of the table.
@@ -96,7 +96,7 @@ def _state_text(states: Sequence[Port]) -> str:
 Signatures read `model.states`, in this order, and some replace them after a run that succeeded. Their data may be read,
 kept and written between runs; `msedge_reset` returns to the values in the file.
 
-{state_table(states, _TYPES, "C")}
+{state_table(states, TYPES, "C")}
 """
 
 

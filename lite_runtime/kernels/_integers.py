@@ -16,7 +16,7 @@ from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic
 
 from lite_runtime.native.codegen.operations import call
-from lite_runtime.native.simd import LANES, declare, emit_max, emit_splat, exact
+from lite_runtime.native.simd import LANES, SHAPE, declare, emit_max, emit_splat, exact
 
 __all__ = ["BYTES", "Words", "averaged", "lengths", "strips", "words"]
 
@@ -266,8 +266,11 @@ def averaged(held: str, count: int) -> Any:
 
 
 def lengths(held: str) -> tuple[int, ...]:
-    """Lengths of strips: two registers of `held`, half a register, an eighth of one, one element."""
+    """Lengths of strips: two registers of `held`, half a register, an eighth of one, one element; where code must be
+    small, one register, if there are such, and one element."""
     register = 4 * LANES // BYTES[held]
+    if SHAPE.small:
+        return (register, 1) if SHAPE.vectors else (1,)
     return (*(n for n in (2 * register, register // 2, register // 8) if n > 1), 1)
 
 

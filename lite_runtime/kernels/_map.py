@@ -16,6 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._opcodes import LANE_GROUP
+from lite_runtime.native.simd import SHAPE
 
 __all__ = ["Operation", "block_stack", "loader", "machine", "storer"]
 
@@ -55,7 +56,9 @@ def _hint(module: Any, name: str, *values: Any) -> Any:
 
 
 def _loop_identity(module: Any, group: Any, width: int) -> Any:
-    """Metadata of a loop's latch: parallel in `group`, vectorised, neither interleaved nor unrolled."""
+    """Metadata of a loop's latch: parallel in `group`, vectorised if there are vectors, neither interleaved nor
+    unrolled."""
+    width = width if SHAPE.vectors else 1
     i1, i32 = ir.IntType(1), ir.IntType(32)
     identity = _distinct(module)
     identity.operands = (

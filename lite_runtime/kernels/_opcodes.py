@@ -25,13 +25,14 @@ __all__ = [
     "POINTERS",
     "QUANTISED",
     "SLOTS",
+    "SMALL_BLOCK",
 ]
 
 LANE_GROUP = 16
 """Every loop runs over a multiple of this; blocks of other lengths are copied and padded."""
-LARGEST_BLOCK = 1024
+LARGEST_BLOCK, SMALL_BLOCK = 1024, 16
 SLOTS = 12
-"""Registers 0..SLOTS-1: blocks of LARGEST_BLOCK elements on the stack."""
+"""Registers 0..SLOTS-1: blocks of LARGEST_BLOCK elements on the stack; of SMALL_BLOCK where stacks are small."""
 POINTERS = 10
 """Registers from SLOTS on: windows into operands that are dense and of the machine's own type."""
 MAX_RANK = 8

@@ -38,7 +38,7 @@ from lite_runtime.steps.depthwise import F32Depthwise
 
 DEPTHWISE = named(F32Depthwise)
 
-PIXELS = 8
+PIXELS = 2 if SHAPE.small else 8
 """Neighbouring pixels that share a load of the weights: 9 loads for 8 multiply-adds."""
 SHAPES = {3: (4, 4), 5: (1, 8)} if SHAPE.vectors == 32 else {3: (2, 2), 5: (1, 4)}
 """Rows and columns of the rectangle of pixels, by window size. 3x3 at stride 1: 36 loads of the image for 144

@@ -38,11 +38,13 @@ from lite_runtime.kernels._opcodes import (
     POINTERS,
     QUANTISED,
     SLOTS,
+    SMALL_BLOCK,
 )
 from lite_runtime.kernels._scaling import dequantised, quantised
 from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
     LANES,
+    SHAPE,
     address,
     ceil,
     declare,
@@ -673,7 +675,7 @@ _INSTRUCTION_WORDS, _STORE_WORDS = len(Instruction.names()), len(Store.names())
 _BYTE = 255
 # A register is a little longer than its block, so that the addresses of equal offsets in two registers differ in their
 # low 12 bits; otherwise a load would wait for an unrelated store with the same page offset.
-_STRIDE = LARGEST_BLOCK + 2 * LANE_GROUP
+_STRIDE = SMALL_BLOCK if SHAPE.small else LARGEST_BLOCK + 2 * LANE_GROUP
 _REGISTERS = SLOTS + POINTERS
 
 

@@ -60,6 +60,10 @@ if INDEXED:
     TILES = {1: 8, 2: 8, 3: 6, 4: 4}
 if not SHAPE.fused:
     TILES = {1: 6, 2: 4, 3: 3, 4: 2}
+if SHAPE.small:
+    TILES = {1: 4 if SHAPE.vectors else 2, 2: 2, 3: 2, 4: 2}
+WIDEST = 1 if SHAPE.small else 4
+"""Vectors of the widest panel of f32_gemm (`ops._panels.tile_vectors`)."""
 BLOCK = 48
 """Rows whose addresses are stored at a time, a multiple of every tile; their data stays in cache."""
 HELD = 60
@@ -296,7 +300,7 @@ def f32_gemm(step, bases, worker, workers):
             group = p // panels
             column = (p - group * panels) * width
             live = min(width, columns - column)
-            vectors = (live + LANES - 1) // LANES
+            vectors = (live + LANES - 1) // LANES if WIDEST > 1 else 1
             panel = w + batch * batch_w + group * group_w + column * reduce * 4
             place = 4 * (group * columns + column)
             out = c + batch * batch_c + inside * stride + place

@@ -24,6 +24,7 @@ from numba.extending import intrinsic
 from lite_runtime.native.simd import (
     FMA,
     LANES,
+    SHAPE,
     declare,
     device,
     emit_load,
@@ -47,6 +48,8 @@ OUTER = named(Outer)
 UNPACK = named(Unpack)
 
 ROWS = {1: (16, 8, 4, 2, 1), 2: (12, 8, 4, 2, 1)} if LANES == 16 else {1: (12, 8, 4, 2, 1), 2: (6, 4, 2, 1, 1)}
+if SHAPE.small:
+    ROWS = {1: (2, 1, 1, 1, 1), 2: (2, 1, 1, 1, 1)}
 """Heights of register tiles by their width in vectors; rows are split into these, the tallest first."""
 _F32, _I64 = ir.FloatType(), ir.IntType(64)
 

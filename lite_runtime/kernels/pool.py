@@ -11,6 +11,7 @@ import numpy as np
 from lite_runtime.kernels._vmath import vlarger, vload_even, vnote_nan
 from lite_runtime.native.simd import (
     LANES,
+    SHAPE,
     address,
     device,
     f32p,
@@ -32,7 +33,7 @@ from lite_runtime.steps.pool import Pool
 POOL = named(Pool)
 
 _ZERO, _INF = np.float32(0), np.float32(np.inf)
-SPAN = 2048
+SPAN = 256 if SHAPE.small else 2048
 """The most floats that a row of windows may span for `__nchw`, padding included."""
 _LINE = SPAN + 4 * LANES
 

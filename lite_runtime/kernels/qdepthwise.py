@@ -24,6 +24,7 @@ from lite_runtime.kernels._dot import (
     inputs_are_signed,
     load_floats,
     load_ints,
+    load_repeated,
     narrowing,
     variable,
 )
@@ -114,7 +115,7 @@ def _tile(count: int, shifted: bool):
                 inside = builder.icmp_signed("<", _I64(i), live)
                 pixel = builder.select(inside, _I64(i), builder.sub(live, _I64(1)))
                 pixels.append(builder.add(first, builder.mul(pixel, step)))
-            unsign = load_ints(builder, flip)
+            unsign = load_repeated(builder, flip)
             with cgutils.for_range(builder, fours, intp=_I64) as loop:
                 begin = builder.mul(loop.index, _I64(4))
                 offsets = [builder.load(builder.gep(taps_at, [builder.add(begin, _I64(t))])) for t in range(4)]

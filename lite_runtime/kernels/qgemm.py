@@ -23,6 +23,7 @@ from numba.extending import intrinsic
 from lite_runtime.kernels._dot import (
     FLOATS,
     INTS,
+    as_address,
     at,
     emit_bytes,
     emit_in_order,
@@ -32,6 +33,7 @@ from lite_runtime.kernels._dot import (
     inputs_are_signed,
     load_floats,
     load_ints,
+    load_repeated,
     narrowing,
     variable,
 )
@@ -73,13 +75,18 @@ TILES = {1: 8, 2: 8, 3: 8, 4: 6} if _WIDE else {1: 6, 2: 6, 3: 3, 4: 2}
 """Rows of the register tile by its width in vectors; see `gemm.TILES`."""
 if INDEXED:
     TILES = {1: 8, 2: 8, 3: 6, 4: 4}
-CHAINS = 8
+if SHAPE.small:
+    TILES = {1: 4, 2: 2} if SHAPE.vectors else {1: 1, 2: 1}
+WIDEST = 1 if SHAPE.small else 4
+"""Vectors of the widest panel, without its vector of ones (`ops._panels.tile_vectors`)."""
+CHAINS = 1 if SHAPE.small else 8
 """The least number of sums in a tile of one row, so that none waits for the one before it: a dot product takes 4
 cycles, and two start in each cycle."""
-BLOCK, SPARE = 192, 8
+BLOCK, SPARE = 24 if SHAPE.small else 192, 8
 """Rows whose addresses are stored at a time: a panel of weights, 256 KiB at 1024 dwords, is read once for all of them.
 And space after them for the last tile's unused rows."""
 HELD = BLOCK + SPARE
+TILES_1 = TILES[1]
 LINE, NEAR = 64, 4096
 """Bytes of a cache line; and how many bytes ahead a single row prefetches its weights."""
 GRAIN = 24
@@ -122,7 +129,7 @@ def _tile(rows: int, vectors: int, shifted: bool):
             )
 
             def beyond(where, j):
-                return builder.add(where, _I64(_VEC * j))
+                return builder.add(where, where.type(_VEC * j))
 
             start = [load_ints(builder, beyond(bias, j)) for j in range(vectors)]
             none = ir.Constant(INTS, [0] * LANES)
@@ -130,9 +137,9 @@ def _tile(rows: int, vectors: int, shifted: bool):
             ones = [variable(builder, none) for _ in range(rows if shifted else 0)]
             # A single row is summed in several parts, to which dwords are added in turn.
             apart = [[variable(builder, none) for _ in range(vectors + shifted)] for _ in range(parts - 1)]
-            weights = variable(builder, panel)
-            bases = [builder.load(builder.gep(rows_at, [_I64(i)])) for i in range(rows)]
-            unsign = load_ints(builder, flip)
+            weights = variable(builder, as_address(builder, panel))
+            bases = [as_address(builder, builder.load(builder.gep(rows_at, [_I64(i)]))) for i in range(rows)]
+            unsign = load_repeated(builder, flip)
             whole = vectors + shifted
 
             def products(factors, into):
@@ -148,7 +155,7 @@ def _tile(rows: int, vectors: int, shifted: bool):
                 builder.store(beyond(w, whole), weights)
 
             def dword(index, into):
-                here = builder.load(builder.gep(places, [index]))
+                here = as_address(builder, builder.load(builder.gep(places, [index])))
 
                 def repeated(i):
                     four = builder.load(at(builder, builder.add(bases[i], here), _I32), align=1, typ=_I32)
@@ -169,7 +176,7 @@ def _tile(rows: int, vectors: int, shifted: bool):
                 with cgutils.for_range(builder, builder.sub(dwords, begin), intp=_I64) as loop:
                     dword(builder.add(begin, loop.index), into)
             elif parts == 1:
-                with _counted(builder, dwords) as index:
+                with _counted(builder, as_address(builder, dwords)) as index:
                     dword(index, into)
             else:
                 turns = builder.udiv(dwords, _I64(parts))
@@ -269,13 +276,13 @@ def _store_bytes(builder, packed, begin: int, vectors: int, where, complete, las
 @contextmanager
 def _counted(builder, count):
     """A loop over 0..count-1, count at least 1."""
-    index = variable(builder, _I64(0))
+    index = variable(builder, count.type(0))
     body, after = builder.append_basic_block("dwords"), builder.append_basic_block("summed")
     builder.branch(body)
     builder.position_at_end(body)
     now = builder.load(index)
     yield now
-    following = builder.add(now, _I64(1))
+    following = builder.add(now, count.type(1))
     builder.store(following, index)
     builder.cbranch(builder.icmp_signed("<", following, count), body, after)
     builder.position_at_end(after)
@@ -303,12 +310,10 @@ def _sweep(tile, size, vectors):
 def _sweeps(shifted: bool):
     """By width: loops over rows with the tallest tile, and with one row. A shifted tile has one vector less; its ones
     are the fourth."""
-    widths = [min(n, 3) for n in (1, 2, 3, 4)] if shifted else [1, 2, 3, 4]
-    full = [
-        _sweep(_tile(TILES[n + shifted], n, shifted), TILES[n + shifted], n + shifted) for n in widths[: 4 - shifted]
-    ]
-    thin = [_sweep(_tile(1, n, shifted), 1, n + shifted) for n in widths[: 4 - shifted]]
-    return (*full, *full[-1:] * shifted), (*thin, *thin[-1:] * shifted)
+    widths = range(1, min(WIDEST, 4 - shifted) + 1)
+    full = [_sweep(_tile(TILES[n + shifted], n, shifted), TILES[n + shifted], n + shifted) for n in widths]
+    thin = [_sweep(_tile(1, n, shifted), 1, n + shifted) for n in widths] if TILES[1] > 1 else full
+    return [(*loops, *loops[-1:] * (4 - len(loops))) for loops in (full, thin)]
 
 
 @exact
@@ -423,7 +428,7 @@ def _driver(shifted: bool):
                     group, before = group + 1, 0
                 column = before * width
                 live = min(width, columns - column)
-                vectors = (live + LANES - 1) // LANES
+                vectors = (live + LANES - 1) // LANES if WIDEST > 1 else 1
                 panel = w + batch * batch_w + group * group_w + 4 * dwords * (column + before * ones * LANES)
                 out = c + batch * batch_c + inside * stride + size * (group * columns + column)
                 place = 4 * (group * padded + column)
@@ -441,7 +446,7 @@ def _driver(shifted: bool):
                 if shift_a != 0:
                     for i in range(count + SPARE):
                         rows_at[i] += shift_a
-                if count == 1:
+                if count == 1 and TILES_1 > 1:
                     if vectors == 4:
                         thin_4(rows_at, 1, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                     elif vectors == 3:

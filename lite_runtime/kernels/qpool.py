@@ -11,7 +11,7 @@ from numba import float32
 
 from lite_runtime.kernels._integers import BYTES, averaged, lengths, strips, words
 from lite_runtime.kernels.pool import counted, tap_high, tap_low
-from lite_runtime.native.simd import LANES, exact, first, kernel, num, ptr, real
+from lite_runtime.native.simd import LANES, SHAPE, exact, first, kernel, num, ptr, real
 from lite_runtime.steps.declaration import named
 from lite_runtime.steps.qpool import ByteMax, QuantisedMean
 
@@ -118,7 +118,8 @@ def _max(stored, lowest):
         return largest
 
     register = 4 * LANES // size
-    return _pool(size, strips((register, register // 4, 4 // size, 1), body), _MAX)
+    widths = lengths(stored) if SHAPE.small else (register, register // 4, 4 // size, 1)
+    return _pool(size, strips(widths, body), _MAX)
 
 
 def _mean(stored, held):

@@ -48,6 +48,7 @@ from lite_runtime.kernels.recurrent import (
 from lite_runtime.native.simd import (
     FMA,
     LANES,
+    SHAPE,
     address,
     declare,
     device,
@@ -73,7 +74,7 @@ from lite_runtime.steps.qrecurrent import ByteCells
 
 CELLS = named(ByteCells)
 
-MOST = 2048
+MOST = 256 if SHAPE.small else 2048
 """The largest number of hidden units: their bytes are on the stack."""
 _PLANES = 2 * MOST // 8
 _ROOM = 4 * LANES

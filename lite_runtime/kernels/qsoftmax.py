@@ -14,6 +14,7 @@ from lite_runtime.kernels._opcodes import QUANTISED
 from lite_runtime.kernels._scaling import quantised
 from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
+    SHAPE,
     address,
     device,
     emit_max,
@@ -36,8 +37,7 @@ from lite_runtime.steps.qsoftmax import ByteSoftmax, ShortSoftmax
 SOFTMAX, SHORT = named(ByteSoftmax), named(ShortSoftmax)
 
 _store = storer(types.float32, {QUANTISED[name]: quantised(name, any_scale=True) for name in ("uint8", "int8")})
-_BLOCK = 512
-_COLUMNS = 64
+_BLOCK, _COLUMNS = (32, 16) if SHAPE.small else (512, 64)
 
 
 @kernel(ByteSoftmax, fastmath=set(), unread=("inner",))

@@ -60,6 +60,8 @@ GROUP = 4
 """Samples that are processed together."""
 _SUMS = 16 if SHAPE.vectors == 32 else 12
 """Registers for sums, of 32 or 16."""
+TOGETHER = 3 if SHAPE.fused else 2
+"""Rows of the input's share at a time: where products are not fused, 3 rows need more than 16 registers."""
 _CHAINED = 12
 """The same for choosing how many chains a sum has: its order, and with it its bits, must not depend on the target."""
 _ROOM = GROUP * 4 * LANES
@@ -97,6 +99,24 @@ def _project_rows(x, w, bias, out, inputs, x_row, out_row, rows):
 
 
 @device
+def _project_two(x, w, bias, out, inputs, x_row, out_row):
+    """Two rows by one panel."""
+    a0, a1 = vload(f32p(bias)), vload(f32p(bias + 4 * LANES))
+    a2, a3 = vload(f32p(bias + 8 * LANES)), vload(f32p(bias + 12 * LANES))
+    b0, b1, b2, b3 = a0, a1, a2, a3
+    p, q = f32p(x), f32p(x + x_row)
+    for k in range(inputs):
+        w0, w1 = vload(f32p(w)), vload(f32p(w + 4 * LANES))
+        w2, w3 = vload(f32p(w + 8 * LANES)), vload(f32p(w + 12 * LANES))
+        w += 16 * LANES
+        a, b = splat(p[k]), splat(q[k])
+        a0, a1, a2, a3 = vfma(a, w0, a0), vfma(a, w1, a1), vfma(a, w2, a2), vfma(a, w3, a3)
+        b0, b1, b2, b3 = vfma(b, w0, b0), vfma(b, w1, b1), vfma(b, w2, b2), vfma(b, w3, b3)
+    _store4(out, a0, a1, a2, a3)
+    _store4(out + out_row, b0, b1, b2, b3)
+
+
+@device
 def _project_row(x, w, bias, out, inputs):
     """One row by one panel."""
     a0, a1 = vload(f32p(bias)), vload(f32p(bias + 4 * LANES))
@@ -120,7 +140,7 @@ def _store4(out, a, b, c, d):
 
 @kernel(Project)
 def f32_project(step, bases, worker, workers):
-    """Three rows at a time, panel by panel."""
+    """TOGETHER rows at a time, panel by panel."""
     x, w, bias, out = (
         ptr(step, bases, PROJECT.x),
         ptr(step, bases, PROJECT.w),
@@ -129,16 +149,18 @@ def f32_project(step, bases, worker, workers):
     )
     rows, inputs, panels = num(step, PROJECT.rows), num(step, PROJECT.inputs), num(step, PROJECT.panels)
     width = 16 * LANES
-    blocks = (rows + 2) // 3
+    blocks = (rows + TOGETHER - 1) // TOGETHER
     for item in range(first(panels * blocks, worker, workers, 1), first(panels * blocks, worker + 1, workers, 1)):
         panel, block = item // blocks, item % blocks
-        row = 3 * block
+        row = TOGETHER * block
         weights = w + panel * inputs * width
         xs = x + 4 * row * inputs
         ys = out + (row * panels + panel) * width
         left = rows - row
         if left == 1:
             _project_row(xs, weights, bias + panel * width, ys, inputs)
+        elif TOGETHER == 2:
+            _project_two(xs, weights, bias + panel * width, ys, inputs, 4 * inputs, panels * width)
         else:
             _project_rows(xs, weights, bias + panel * width, ys, inputs, 4 * inputs, panels * width, left)
 

@@ -332,19 +332,19 @@ def _path(family: str, target: Target) -> str:
 def _recipe(facts: tuple[Any, ...], target: Target) -> str:
     """A digest of facts and of what makes a target's code of bitcode."""
     h = blake2b(repr(facts).encode(), digest_size=12)
-    others = {t.processor for t in (*TARGETS, *AHEAD)} - {target.processor}
+    others = {t.bodies for t in (*TARGETS, *AHEAD)} - {target.bodies}
     for name in sorted(os.listdir(os.path.join(ROOT, "native", "codegen"))):
         if name.endswith(".py") and name[:-3] not in others:
             h.update(_source(f"native.codegen.{name[:-3]}"))
     return h.hexdigest()
 
 
-def object_path(kernels: Sequence[str], target: Target) -> str:
-    """The path in the cache of the object file with these kernels (`objects.py`)."""
+def object_path(kernels: Sequence[str], loops: Sequence[str], target: Target) -> str:
+    """The path in the cache of the object file with these kernels and loops (`objects.py`)."""
     families = dict.fromkeys(kernel.partition(".")[0] for kernel in kernels)
     portable = [os.path.basename(_portable_path(family, target.shape_of(family))) for family in families]
     source = blake2b(_source("native.objects"), digest_size=12).hexdigest()
-    facts = (target.triple, target.cpu, target.features, target.dot, source, *portable, *kernels)
+    facts = (target.triple, target.cpu, target.features, target.dot, source, *portable, *kernels, *loops)
     return os.path.join(cache_folder(), "kernels", f"{target.name}-{_recipe(facts, target)}.o")
 
 

@@ -10,21 +10,23 @@ It defines one symbol, `msedge_kernels`, as `msedge.h` declares it:
 
 The file is made in a separate process, and kept in the cache.
 
-    python -m lite_runtime.native.objects TARGET KERNEL…
+    python -m lite_runtime.native.objects TARGET LOOP,… KERNEL…
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
+from typing import Any
 
 from lite_runtime.native import build, coff, macho
 from lite_runtime.native.codegen.link import outside
 from lite_runtime.native.codegen.operations import PREFIX
-from lite_runtime.native.codegen.retarget import llvm, object_of
+from lite_runtime.native.codegen.retarget import by_one_worker, llvm, object_of
 from lite_runtime.native.codegen.support import FUNCTIONS, needed
 from lite_runtime.targets import AHEAD, TARGETS, Target, named
 
@@ -34,15 +36,18 @@ SYMBOL = "msedge_kernels"
 PLACE = sha256(b"the place of the digest of an object file of kernels").digest()
 
 
-def object_for(kernels: Sequence[str], target: Target) -> tuple[bytes, bytes]:
-    """The object file with these kernels ("family.name"), and its digest. Raises BuildError if it cannot be compiled,
-    MissingExtraError without a compiler, TrustError if others can write to the cache."""
-    path = build.object_path(kernels, target)
+def object_for(kernels: Sequence[str], loops: Sequence[str], target: Target) -> tuple[bytes, bytes]:
+    """The object file with these kernels ("family.name"), and its digest. loops: those of elementwise chains that are
+    used, as "float32.op3": a chain's kernel has one for every operation and for every type that it loads and stores
+    (`kernels/_map.py`). Raises BuildError if it cannot be compiled, MissingExtraError without a compiler, TrustError if
+    others can write to the cache."""
+    path = build.object_path(kernels, loops, target)
     found = build.read_kept(path)
     if found is None:
         build.prepare(_families(kernels), target=target, portable=True)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join((os.path.dirname(build.ROOT), *sys.path))}
-        command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.native.objects", target.name, *kernels]
+        command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.native.objects", target.name]
+        command += [",".join(loops), *kernels]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         found = build.read_kept(path)
         if done.returncode or found is None:
@@ -55,30 +60,64 @@ def _families(kernels: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(kernel.partition(".")[0] for kernel in kernels))
 
 
-def _make(kernels: Sequence[str], target: Target) -> None:
+def _make(kernels: Sequence[str], loops: Sequence[str], target: Target) -> None:
     """Write the object file, without its digest, to the cache. Only `SYMBOL` is seen from outside."""
     whole = llvm().parse_assembly("")
     for family in _families(kernels):
         bitcode = build.read_portable(family, target.shape_of(family))
         if bitcode is None:
             raise build.BuildError(f"the cache lost the bitcode of {family} while it was needed; run again")
-        whole.link_in(llvm().parse_bitcode(bitcode))
+        whole.link_in(llvm().parse_bitcode(_with_loops(bitcode, loops) if family == _CHAINS else bitcode))
     there = {function.name for function in whole.functions}
     if lacking := [name for name in kernels if name not in there]:
         raise build.BuildError(f"expected kernels, got none called {' '.join(lacking)}")
+    if target.shape.small:
+        by_one_worker(whole, kernels)
     whole.link_in(llvm().parse_assembly(_table(kernels, target)))
-    if target.processor == "armv7":
-        whole.link_in(llvm().parse_assembly(_support()))
+    made = _object(whole, target)
+    if own := _outside(made) & _OWN:  # only making it shows what the back end calls
+        whole.link_in(llvm().parse_assembly(_support(own)))
+        made = _object(whole, target)
+    if needs := {name for name in _outside(made) if target.linked or not name.startswith(_ABI)} - _PROBES:
+        raise build.BuildError(f"kernel code needs {', '.join(sorted(needs))} from outside; kernels call no library")
+    if made.count(PLACE) != 1:
+        raise build.BuildError(f"expected one place for a digest in the object file, got {made.count(PLACE)}")
+    build.write_kept(build.object_path(kernels, loops, target), made)
+
+
+_CHAINS = "elementwise"
+"""The family of the chains' kernels."""
+_LOOP = re.compile(
+    r'^(define internal (void|i32) @"?msedge\.((?:float32|int64)\.(?:op|load|store)\d+)(?:\.\d+)?"?'
+    r"\([^)]*\)[^{\n]*{\n).*?^}$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def _with_loops(bitcode: bytes, used: Collection[str]) -> bytes:
+    """The chains' bitcode in which loops that are not used do nothing."""
+
+    def kept(found: re.Match[str]) -> str:
+        head, result, loop = found.groups()
+        return found[0] if loop in used else f"{head}  ret {'void' if result == 'void' else 'i32 0'}\n}}"
+
+    text = _LOOP.sub(kept, str(llvm().parse_bitcode(bitcode)))
+    return bytes(llvm().parse_assembly(text).as_bitcode())
+
+
+def _object(whole: Any, target: Target) -> bytes:
     for function in whole.functions:
         if not function.is_declaration and not function.name.startswith(PREFIX):
             function.linkage = "internal"
             function.add_function_attribute("nounwind")
-    made, _ = object_of(whole.as_bitcode(), target, "chosen")
-    if needs := _outside(made) - _PROBES:
-        raise build.BuildError(f"kernel code needs {', '.join(sorted(needs))} from outside; kernels call no library")
-    if made.count(PLACE) != 1:
-        raise build.BuildError(f"expected one place for a digest in the object file, got {made.count(PLACE)}")
-    build.write_kept(build.object_path(kernels, target), made)
+    return object_of(whole.as_bitcode(), target, "chosen", support=False)[0]
+
+
+_OWN = frozenset(FUNCTIONS)
+"""Functions of our own: libgcc's are larger, as they convert 64-bit integers through float64, and newlib's `fma` rounds
+twice."""
+_ABI = "__aeabi_"
+"""Functions of 32-bit Arm's run-time ABI, which every compiler for firmware has."""
 
 
 _PROBES = frozenset({"___chkstk_ms", "__chkstk"})
@@ -102,11 +141,11 @@ def _table(kernels: Sequence[str], target: Target) -> str:
     return f"{declared}@{SYMBOL} = constant {{ {kinds} }} {{ {values} }}, align 64\n"
 
 
-def _support() -> str:
+def _support(names: Collection[str]) -> str:
     """What the back end of 32-bit Arm calls, as functions that only this file sees: other programs have their own."""
-    text = needed(FUNCTIONS).replace("define hidden ", "define internal ")
-    pointers = ", ".join(f"ptr @{name}" for name in FUNCTIONS)
-    kept = f'@llvm.compiler.used = appending global [{len(FUNCTIONS)} x ptr] [{pointers}], section "llvm.metadata"'
+    text = needed(names).replace("define hidden ", "define internal ")
+    pointers = ", ".join(f"ptr @{name}" for name in sorted(names))
+    kept = f'@llvm.compiler.used = appending global [{len(names)} x ptr] [{pointers}], section "llvm.metadata"'
     return f"{text}\n{kept}\n"
 
 
@@ -115,4 +154,4 @@ def _bytes(content: bytes) -> str:
 
 
 if __name__ == "__main__":
-    _make(sys.argv[2:], named(sys.argv[1], (*TARGETS, *AHEAD)))
+    _make(sys.argv[3:], list(filter(None, sys.argv[2].split(","))), named(sys.argv[1], (*TARGETS, *AHEAD)))

@@ -36,7 +36,8 @@ RELU, CLIP = ACTIVATIONS["Relu"].code, ACTIVATIONS["Clip"].code
 
 
 def tile_vectors(columns: int, shape: Shape) -> int:
-    """Vectors of a full panel, 1 to 4; the last panel may be narrower, so that no vector is wasted.
+    """Vectors of a full panel, 1 to 4; the last panel may be narrower, so that no vector is wasted. 1 where code must
+    be small, so that one tile serves all.
 
     With 32 registers, 6 x 4 and 8 x 3 are equally fast, and the width that divides the columns wins: the products of
     MobileNetV2 and ResNet-50 as a whole lose 0.4 to 1.8 % against the best width of each one (`msedge bench --tune`).
@@ -44,6 +45,8 @@ def tile_vectors(columns: int, shape: Shape) -> int:
     and 559 µs for MobileNetV2's three 196 x 576 x 96 under AVX2), and 2 where 4 would be split into 3 and 1.
     """
     vectors = -(-columns // shape.lanes)
+    if shape.small:
+        return 1
     if shape.vectors < 32:
         return 2 if vectors == 4 else min(vectors, 3)
     if vectors <= 4:
@@ -54,7 +57,7 @@ def tile_vectors(columns: int, shape: Shape) -> int:
 def widths(rows: int, columns: int, shape: Shape) -> tuple[str, ...]:
     """Candidate numbers of vectors for a panel, the rule's choice first. One row leaves registers free, so the widest
     is best: 1000 columns of 1280 take 84 µs in fours, 103 in threes."""
-    most = min(4, -(-columns // shape.lanes))
+    most = 1 if shape.small else min(4, -(-columns // shape.lanes))
     rule = most if rows == 1 else tile_vectors(columns, shape)
     return (str(rule), *(str(n) for n in range(2, most + 1) if n != rule))
 

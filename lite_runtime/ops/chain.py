@@ -107,7 +107,7 @@ def _fits(nodes: Sequence[Node], specs: Mapping[str, Spec], numbers: Mapping[str
         if specs[node.outputs[0]].shape != shape or not passes:
             return False
     try:
-        _Registers(lowering.lower(nodes, specs, numbers), shape, machine)
+        _Registers(lowering.lower(nodes, specs, numbers), shape, machine, codes.LARGEST_BLOCK)
     except NoKernel:
         return False
     return True
@@ -131,11 +131,14 @@ class _Registers:
     Not a dataclass: creating one takes longer at every start than the records of all elementwise operators.
     """
 
-    def __init__(self, program: lowering.Program, shape: tuple[int, ...], machine: lowering.Machine) -> None:
+    def __init__(
+        self, program: lowering.Program, shape: tuple[int, ...], machine: lowering.Machine, largest: int
+    ) -> None:
+        """largest: elements that a register has room for."""
         self.program, self.shape, self.machine = program, shape, machine
         self.loads: list[_Load] = []
         self.instructions: list[tuple[int, lowering.Instruction]] = []
-        self.block = BLOCK
+        self.block = self._largest = largest
         where: dict[int, int] = {}
         pointers = iter(range(codes.SLOTS, codes.SLOTS + codes.POINTERS))
         slots = list(range(codes.SLOTS))[::-1]
@@ -162,7 +165,7 @@ class _Registers:
         for value, source in self.program.sources.items():
             if isinstance(source, lowering.Outer):
                 periods[value] = _period(source.shape, self.shape)
-        self.block, fitting = _block(set(periods.values()), prod(self.shape))
+        self.block, fitting = _block(set(periods.values()), prod(self.shape), self._largest)
         for value, source in self.program.sources.items():
             if not isinstance(source, lowering.Outer):
                 where[value] = _pop(slots)
@@ -207,17 +210,17 @@ def _period(shape: Sequence[int], whole: Sequence[int]) -> int:
     return 1
 
 
-def _block(periods: set[int], total: int) -> tuple[int, set[int]]:
-    """The elements of a block and the periods that divide it, shortest first."""
-    if total <= codes.LARGEST_BLOCK:
+def _block(periods: set[int], total: int, largest: int) -> tuple[int, set[int]]:
+    """The elements of a block, and the periods that divide it, shortest first."""
+    if total <= largest:
         return max(-(-total // codes.LANE_GROUP) * codes.LANE_GROUP, codes.LANE_GROUP), periods
     unit, fitting = codes.LANE_GROUP, set[int]()
     for period in sorted(periods):
         common = lcm(unit, period)
-        if common <= codes.LARGEST_BLOCK:
+        if common <= largest:
             unit = common
             fitting.add(period)
-    return max(BLOCK // unit, 1) * unit, fitting
+    return max(min(BLOCK, largest) // unit, 1) * unit, fitting
 
 
 # -- binding ----------------------------------------------------------------------------------------------------------
@@ -236,7 +239,8 @@ def bind_chain(b: ChainBinder, nodes: tuple[Node, ...]) -> None:
     if machine is None:
         raise NoKernel(f"{nodes[-1].op} on these types")
     known = {name: operand.value for name, operand in operands.items() if operand.value is not None}
-    registers = _Registers(lowering.lower(nodes, specs, known), output.shape, machine)
+    largest = codes.SMALL_BLOCK if b.target.shape.small else codes.LARGEST_BLOCK
+    registers = _Registers(lowering.lower(nodes, specs, known), output.shape, machine, largest)
     _emit(b, registers, operands, output)
 
 

@@ -265,7 +265,7 @@ def _depthwise(
     taps = b.constant(np.array(_tap_offsets(g, g.width), np.int64).reshape(g.kernel).T.ravel())
     packed = pack_filters(b, w, filters, -(-channels // b.lanes))
     kernel = "depthwise.f32_depthwise"
-    if residual is None:
+    if residual is None and not b.target.shape.small:
         kernel = _DIRECT.get((*g.kernel, *g.strides, *g.dilations), kernel)
         bias = bias or b.constant(np.zeros(channels, np.float32))
     b.emit(
@@ -307,7 +307,7 @@ def _dense(
     out: Operand,
 ) -> None:
     """A convolution as matrix products; rows of `filters` are (tap, channel)."""
-    if filters.groups == 1 and bind_winograd(b, g, x, w, filters, bias, residual, out):
+    if filters.groups == 1 and not b.target.shape.small and bind_winograd(b, g, x, w, filters, bias, residual, out):
         return
     image, high, wide = with_border(b, x, g)
     group, columns, depth = filters.groups, filters.columns, filters.inner

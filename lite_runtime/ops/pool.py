@@ -19,7 +19,7 @@ from lite_runtime.steps.declaration import Three
 
 __all__ = ["channels_at", "infer_plane", "infer_window", "spatial", "window_numbers"]
 
-_SPAN = 2048
+_SPAN, _SMALL_SPAN = 2048, 256
 """Greatest extent of a row of windows for which NCHW has a kernel; SPAN in kernels/pool.py."""
 _LAYOUTS = ("NCHW", "NHWC")
 _FAR = 1 << 31
@@ -227,7 +227,7 @@ def _bind_pool(b: Binder) -> None:
         return
     (x,) = operands(b, 0)
     window = window_numbers(b, x)
-    if layout == "NCHW" and window.reach > _SPAN:
+    if layout == "NCHW" and window.reach > (_SMALL_SPAN if b.target.shape.small else _SPAN):
         raise NoKernel("rows too long for the stack")
     b.emit(steps.Pool(x=x, y=y, **window.words), kernel=f"pool.{_KERNELS[b.node.op]}__{layout.lower()}")
 

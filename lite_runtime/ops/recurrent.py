@@ -249,8 +249,8 @@ def _strides(layout: int, time: int, count: int, batch: int, hidden: int) -> _St
 
 _LONGEST_BLOCK = 508
 """Number of weights whose sum of products with 16-bit numbers fits 32 bits."""
-_MOST_BYTES = 2048
-"""Greatest number of hidden units that kernels/qrecurrent.py supports."""
+_MOST_BYTES, _MOST_SMALL = 2048, 256
+"""Greatest number of hidden units that kernels/qrecurrent.py supports; the same where stacks are small."""
 
 
 class _Cells(NamedTuple):
@@ -359,7 +359,7 @@ def _bind_recurrent(b: Binder) -> None:
     rounding = b.attr("rounding", "")
     kernel, recurrent, more = _weights(b, r, kernel, gates)
     if rounding and more is None:
-        raise NoKernel(f"h rounded to bytes, of more than {_MOST_BYTES} units")
+        raise NoKernel(f"h rounded to bytes, of more than {_most_bytes(b)} units")
     results = [*b.outputs, None, None, None][:3]
     strides = _strides(layout, time, count, batch, hidden)
     history = results[0]
@@ -449,6 +449,10 @@ if TYPE_CHECKING:
         state: Operand | None
 
 
+def _most_bytes(b: Binder) -> int:
+    return _MOST_SMALL if b.target.shape.small else _MOST_BYTES
+
+
 def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Operand, tuple[int, int] | None]:
     """The cells' kernel, its recurrent weights, and for 8-bit weights the number of blocks and the dwords of each."""
     lanes, scales = b.lanes, _constant(b, _SCALES.get(b.node.op, _NONE))
@@ -466,7 +470,7 @@ def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Opera
         block = -(-hidden // 4) * 4
     if b.attr("rounding", "") and block > _LONGEST_BLOCK:
         scale, block = np.repeat(scale, -(-hidden // _LONGEST_BLOCK), -1), _LONGEST_BLOCK
-    if block % 4 == 0 and block <= _LONGEST_BLOCK and block * scale.shape[-1] <= _MOST_BYTES:
+    if block % 4 == 0 and block <= _LONGEST_BLOCK and block * scale.shape[-1] <= _most_bytes(b):
         layout = f"recurrent bytes {gates} {block} {lanes}"
         packed = b.packed(r, layout, lambda value: pack_bytes(value, scale, block, gates, lanes))
         return f"qrecurrent.i8_{b.node.op.lower()}", packed, (scale.shape[-1], block // 4)

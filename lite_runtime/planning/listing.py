@@ -56,13 +56,18 @@ def _plain(value: Any) -> Any:
 
 
 def planned(
-    graph: Graph, shapes: Mapping[str, tuple[int, ...]], *, target: Target, choose: Choose | None = None
+    graph: Graph,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    target: Target,
+    choose: Choose | None = None,
+    orders: int = 0,
 ) -> Plan:
     """The plan of a graph for inputs of these shapes; inputs without one have their declared shape, with open sizes 1.
     Nothing is run.
 
-    target: whose kernels would run it. Raises InputError for a shape of an unknown input, ShapeError for
-    incompatible operands.
+    target: whose kernels would run it. orders: see `memory.arrange`. Raises InputError for a shape of an unknown input,
+    ShapeError for incompatible operands.
     """
     names = [value.name for value in graph.inputs]
     if unknown := sorted(set(shapes) - set(names)):
@@ -72,7 +77,8 @@ def planned(
         for v in graph.inputs
         if v.kind == "tensor" and v.dtype in DTYPES
     }
-    return plan(fold(graph, _LIMIT), given, pack=_pack, target=target, limit=_LIMIT, choose=choose)
+    whole = fold(graph, _LIMIT)
+    return plan(whole, given, pack=_pack, target=target, limit=_LIMIT, choose=choose, orders=orders)
 
 
 _LIMIT = 4 << 30

@@ -12,6 +12,7 @@ Everything here is a function of types; nothing is run, except that nodes whose 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -47,14 +48,15 @@ def plan(
     separate: bool = False,
     choose: Choose | None = None,
     turns: int = 100_000,
+    orders: int = 0,
 ) -> Plan:
     """Plan a run of `graph` (its constants folded) on inputs of these types.
 
     target: whose kernels will run it, on this machine or another. native=False: references only. limit: greatest size
     in bytes of a plan's memory. separate: every buffer gets its own base instead of a place in the arena, so that a run
     can put each next to a guard page. choose: chooses among ways to compute a step; by default the rules' own. turns:
-    of a loop, with the loops inside it, in one run. Raises ShapeError for incompatible operands, MsedgeError above the
-    limit.
+    of a loop, with the loops inside it, in one run. orders: see `memory.arrange`. Raises ShapeError for incompatible
+    operands, MsedgeError above the limit.
     """
     stage = next_stage(graph, given, limit)
     space = Workspace(pack, target, choose or _by_rule, turns)
@@ -67,9 +69,10 @@ def plan(
     outputs = _outputs(space, made, stage.later, inputs)
     copies = [name for name in made if name not in outputs]
     copies += [name for name in sorted(stage.later) if name in space.operands and name not in stage.known]
+    space.unit = len(space.units)  # after all
     for name in copies:
         space.touch(space.operands[name])
-    arena, slots = _lay_out(space, separate)
+    arena, slots = _lay_out(space, separate, orders)
     if arena + sum(slots.values()) > limit:
         raise MsedgeError(
             f"this model needs {arena + sum(slots.values())} bytes of buffers for these inputs, the limit is {limit};"
@@ -146,21 +149,42 @@ def _share(space: Workspace) -> None:
             out_of.last = max(out_of.last, into.last)
 
 
-def _lay_out(space: Workspace, separate: bool) -> tuple[int, dict[int, int]]:
+def _lifetimes(space: Workspace, own: Sequence[int]) -> list[Lifetime]:
+    """When buffers are needed, counted in records, with one more for each unit: within a unit's records, a buffer is
+    needed from the first to the last that has it as an operand. With jumps, records repeat, and whole units count."""
+    counts = [0] * (len(space.units) + 1)
+    for record in space.records:
+        counts[record.unit] += 1
+    begins = [0, *accumulate(count + 1 for count in counts)]
+    touching: dict[int, list[int]] = {}
+    for i in range(len(space.slots) if not space.jumps else 0):
+        touching.setdefault(_home(space, i), []).extend(space.touching(i))
+    found = []
+    for number in own:
+        slot = space.slots[number]
+        records = [i + space.records[i].unit for i in touching.get(number, ())]
+        first, last = begins[slot.first], begins[slot.last + 1] - 1
+        starts = [at for at in records if at < begins[slot.first + 1]]
+        ends = [at for at in records if at >= begins[slot.last]]
+        found.append(Lifetime(slot.nbytes, min(starts, default=first), max(ends, default=last)))
+    return found
+
+
+def _lay_out(space: Workspace, separate: bool, orders: int) -> tuple[int, dict[int, int]]:
     """Place every arena buffer; returns the arena's size and, with `separate`, the bytes of each buffer's own base."""
     _share(space)
-    own = [s for s in space.slots if s.base == ARENA and s.home < 0 and s.first >= 0]
+    own = [i for i, s in enumerate(space.slots) if s.base == ARENA and s.home < 0 and s.first >= 0]
     slots: dict[int, int] = {}
     arena = 0
     if separate:
-        for slot in own:
-            slot.base = space.bases
-            slots[slot.base] = slot.nbytes
+        for i in own:
+            space.slots[i].base = space.bases
+            slots[space.bases] = space.slots[i].nbytes
             space.bases += 1
     else:
-        offsets, arena = arrange([Lifetime(s.nbytes, s.first, s.last) for s in own])
-        for slot, offset in zip(own, offsets, strict=True):
-            slot.offset = offset
+        offsets, arena = arrange(_lifetimes(space, own), orders)
+        for i, offset in zip(own, offsets, strict=True):
+            space.slots[i].offset = offset
     for i, slot in enumerate(space.slots):
         home = space.slots[_home(space, i)]
         slot.base, slot.offset = home.base, home.offset

@@ -200,9 +200,13 @@ class Workspace:
             if slot.first < since <= slot.last:
                 self._live(number, self.unit)
 
+    def touching(self, slot: int) -> Sequence[int]:
+        """The numbers of the records with an operand in a slot, in order."""
+        return self._touching.get(slot, ())
+
     def only_record(self, slot: int) -> int | None:
         """The number of the only record with an operand in a slot; None if there are none or several."""
-        there = self._touching.get(slot, ())
+        there = self.touching(slot)
         return there[0] if len(there) == 1 else None
 
     def redirect(self, number: int, record: Record, old: int, new: int) -> None:

@@ -36,7 +36,7 @@ def test_build_writes_a_c_library(small: Small, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--target", "z80", *SHAPE), "expected a target of wasm32, ios,"),
+        (("--target", "z80", *SHAPE), "expected a target of wasm32,"),
         (("--target", "wasm32", "--input-shape", "x=1,3,8,9"), "expected a shape like"),
         (("--target", "wasm32", "--signature", "train", *SHAPE), "expected a signature of predict"),
     ],
@@ -52,6 +52,19 @@ def test_mistakes_are_told_without_a_folder(
 def test_a_file_that_is_no_bundle_is_told(small: Small, tmp_path: Path) -> None:
     _, stderr = msedge("build", small.source, "--target", "wasm32", "-o", tmp_path / "web", code=3)
     assert "error: " in stderr and "bug in msedge" not in stderr
+
+
+def test_build_says_what_a_microcontroller_needs(small: Small, tmp_path: Path) -> None:
+    out, target = tmp_path / "firmware", ("--target", "cortex-m7")
+    stdout, _ = msedge("build", small.bundle, *target, "-o", out, "--ram", "1M", *SHAPE)
+    assert "RAM: " in stdout and " of arena" in stdout and " of stack" in stdout
+    ram = as_json("build", small.bundle, *target, "-o", out, *SHAPE)["ram"]
+    assert ram.pop("total") == sum(ram.values())
+    _, stderr = msedge("build", small.bundle, *target, "-o", tmp_path / "no", "--ram", "1k", *SHAPE, code=3)
+    assert "expected a model for 1024 bytes of RAM, got one that needs" in stderr
+    _, stderr = msedge("build", small.bundle, *target, "-o", tmp_path / "no", "--ram", "64kb", *SHAPE, code=2)
+    assert "as 65536, 64K or 1M" in " ".join(stderr.split())
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_page_that_joins_federated_runs_gets_its_modules(small: Small, tmp_path: Path) -> None:

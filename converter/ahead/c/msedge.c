@@ -1,8 +1,13 @@
 /* Reads flat files of version 2, whose format is described in msedge's converter/ahead/flat.py: checks, memory, runs.
 
-   MSEDGE_NO_DIGEST leaves out the check of the file's SHA-256, where the file is part of the program. */
+   MSEDGE_NO_DIGEST leaves out the check of the file's SHA-256, where the file is part of the program: the default for
+   Cortex-M, without MSEDGE_CHECK_DIGEST. */
 #include "msedge.h"
 
+#if defined __ARM_ARCH_PROFILE && __ARM_ARCH_PROFILE == 'M' && !defined MSEDGE_CHECK_DIGEST && \
+    !defined MSEDGE_NO_DIGEST
+#define MSEDGE_NO_DIGEST
+#endif
 #if defined __BYTE_ORDER__ && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "flat files are read in place, which needs a little-endian processor"
 #endif

@@ -24,8 +24,11 @@ extern "C" {
 #endif
 
 /* The file and the memory begin at a multiple of this; buffers do so as well. At most 64, and at least 8; smaller numbers
-   save memory on processors without wide vectors. The same for all files of a program. */
-#ifndef MSEDGE_ALIGN
+   save memory on processors without wide vectors, and are the default for Cortex-M. The same for all files of a
+   program. */
+#if !defined MSEDGE_ALIGN && defined __ARM_ARCH_PROFILE && __ARM_ARCH_PROFILE == 'M'
+#define MSEDGE_ALIGN 8
+#elif !defined MSEDGE_ALIGN
 #define MSEDGE_ALIGN 64
 #endif
 #if MSEDGE_ALIGN < 8 || MSEDGE_ALIGN > 64 || (MSEDGE_ALIGN & (MSEDGE_ALIGN - 1))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lite_runtime.native.build import BuildError
 from lite_runtime.native.codegen.relocations import PROCESSORS, Processor, Reference
 
-__all__ = ["link", "outside"]
+__all__ = ["Object", "link", "outside", "parsed"]
 
 _IDENT = {32: b"\x7fELF\x01\x01\x01", 64: b"\x7fELF\x02\x01\x01"}
 """Little-endian, version 1, by bits of addresses."""
@@ -40,11 +40,13 @@ class _Section(NamedTuple):
 
 class _Symbol(NamedTuple):
     name: str
+    info: int
     section: int
     value: int
+    size: int
 
 
-class _Object(NamedTuple):
+class Object(NamedTuple):
     """A parsed file. titles: names of its sections."""
 
     content: bytes
@@ -60,7 +62,7 @@ def link(obj: bytes, names: Sequence[str]) -> tuple[bytes, dict[str, int]]:
     Raises BuildError for an object that is incomplete, needs an external symbol or lacks one of `names`.
     """
     try:
-        return _linked(_parsed(obj), names)
+        return _linked(parsed(obj), names)
     except (struct.error, IndexError, KeyError, ValueError) as problem:
         raise BuildError(f"expected a whole ELF object from LLVM, got {len(obj)} bytes: {problem}") from None
 
@@ -68,12 +70,13 @@ def link(obj: bytes, names: Sequence[str]) -> tuple[bytes, dict[str, int]]:
 def outside(obj: bytes) -> set[str]:
     """The symbols that an object needs and does not define. Raises BuildError as `link` does."""
     try:
-        return {symbol.name for symbol in _parsed(obj).symbols if symbol.name and symbol.section == 0}
+        return {symbol.name for symbol in parsed(obj).symbols if symbol.name and symbol.section == 0}
     except (struct.error, IndexError, ValueError) as problem:
         raise BuildError(f"expected a whole ELF object from LLVM, got {len(obj)} bytes: {problem}") from None
 
 
-def _parsed(obj: bytes) -> _Object:
+def parsed(obj: bytes) -> Object:
+    """A relocatable ELF object's sections and symbols. Raises BuildError for anything else."""
     kind, machine = struct.unpack_from("<HH", obj, 16)
     processor = PROCESSORS.get(machine)
     if processor is None or kind != _RELOCATABLE or not obj.startswith(_IDENT[processor.bits]):
@@ -93,20 +96,20 @@ def _parsed(obj: bytes) -> _Object:
     table = next((section for section in sections if section.kind == _SYMTAB), None)
     if table is None:
         raise BuildError("expected an ELF object with a symbol table, got one without")
-    return _Object(obj, processor, sections, titles, list(_symbols(obj, table, sections[table.link], wide)))
+    return Object(obj, processor, sections, titles, list(_symbols(obj, table, sections[table.link], wide)))
 
 
 def _symbols(obj: bytes, table: _Section, strings: _Section, wide: bool) -> Iterator[_Symbol]:
     form = "<IBBHQQ" if wide else "<IIIBBH"
     for at in range(table.offset, table.offset + table.size, struct.calcsize(form)):
         if wide:
-            name, _, _, section, value, _ = struct.unpack_from(form, obj, at)
+            name, info, _, section, value, size = struct.unpack_from(form, obj, at)
         else:
-            name, value, _, _, _, section = struct.unpack_from(form, obj, at)
-        yield _Symbol(_string(obj, strings, name), section, value)
+            name, value, size, info, _, section = struct.unpack_from(form, obj, at)
+        yield _Symbol(_string(obj, strings, name), info, section, value, size)
 
 
-def _linked(obj: _Object, names: Sequence[str]) -> tuple[bytes, dict[str, int]]:
+def _linked(obj: Object, names: Sequence[str]) -> tuple[bytes, dict[str, int]]:
     code, placed = _laid_out(obj)
     later: list[tuple[Reference, int]] = []
     pairs: dict[int, int] = {}
@@ -125,7 +128,7 @@ def _linked(obj: _Object, names: Sequence[str]) -> tuple[bytes, dict[str, int]]:
     return bytes(code), {name: found[name] for name in names}
 
 
-def _laid_out(obj: _Object) -> tuple[bytearray, dict[int, int]]:
+def _laid_out(obj: Object) -> tuple[bytearray, dict[int, int]]:
     """The code, which is all loaded sections in sequence, and the offset of each section."""
     code, placed = bytearray(), dict[int, int]()
     for i, (section, title) in enumerate(zip(obj.sections, obj.titles, strict=True)):
@@ -145,7 +148,7 @@ def _laid_out(obj: _Object) -> tuple[bytearray, dict[int, int]]:
 
 
 def _references(
-    obj: _Object, section: _Section, title: str, code: bytearray, placed: Mapping[int, int], pairs: dict[int, int]
+    obj: Object, section: _Section, title: str, code: bytearray, placed: Mapping[int, int], pairs: dict[int, int]
 ) -> Iterator[tuple[Reference, int]]:
     """A section's relocations, each with its kind."""
     if (section.kind == _RELA) != obj.processor.addends:

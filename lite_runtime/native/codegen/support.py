@@ -3,7 +3,7 @@
 A back end decides to call them while it makes an object. `needed` then gives those that the object asks for; any other
 symbol from outside is an error of `link.py`. They are functions of 32-bit Arm's run-time ABI (RTABI32, 4.1.2 and 4.2),
 in which floats are passed and returned by their bits: division of 64-bit integers, and conversions between these and
-floats. A divisor of 0 and numbers that do not fit give any result; kernels exclude both.
+floats; and C's `fma`. A divisor of 0 and numbers that do not fit give any result; kernels exclude both.
 """
 
 from __future__ import annotations
@@ -212,6 +212,142 @@ define hidden i64 @__aeabi_d2lz(i64 %bits) {
   %r = select i1 %negative, i64 %minus, i64 %a
   ret i64 %r
 }
+"""
+# A fused multiply-add of float64, where the processor has none of that precision. The product of the fractions has 106
+# bits; it and the addend are moved to the top of 126 bits, the smaller one down, whose last bit is set if it lost any.
+# Their sum is rounded once. A product of zero, infinities and NaN need no more than a product and a sum.
+FUNCTIONS["fma"] = """
+define hidden double @fma(double %x, double %y, double %z) noinline {
+entry:
+  %plain = call i1 @fma_plain(double %x)
+  %plain_y = call i1 @fma_plain(double %y)
+  %bz = bitcast double %z to i64
+  %size_z = and i64 %bz, 9223372036854775807
+  %plain_z = icmp uge i64 %size_z, 9218868437227405312
+  %some = or i1 %plain, %plain_y
+  br i1 %some, label %simple, label %finite
+simple:
+  %product = fmul double %x, %y
+  %sum = fadd double %product, %z
+  ret double %sum
+finite:
+  br i1 %plain_z, label %addend, label %general
+addend:
+  %twice = fadd double %z, %z
+  ret double %twice
+general:
+  %px = call { i64, i64 } @fma_parts(double %x)
+  %py = call { i64, i64 } @fma_parts(double %y)
+  %pz = call { i64, i64 } @fma_parts(double %z)
+  %mx = extractvalue { i64, i64 } %px, 0
+  %my = extractvalue { i64, i64 } %py, 0
+  %mz = extractvalue { i64, i64 } %pz, 0
+  %ex = extractvalue { i64, i64 } %px, 1
+  %ey = extractvalue { i64, i64 } %py, 1
+  %ez = extractvalue { i64, i64 } %pz, 1
+  %wx = zext i64 %mx to i128
+  %wy = zext i64 %my to i128
+  %wz = zext i64 %mz to i128
+  %p0 = mul i128 %wx, %wy
+  %p1 = shl i128 %p0, 20
+  %z1 = shl i128 %wz, 73
+  %ep0 = add i64 %ex, %ey
+  %ep = sub i64 %ep0, 20
+  %ezz = sub i64 %ez, 73
+  %apart = sub i64 %ep, %ezz
+  %p_lower = icmp slt i64 %apart, 0
+  %less = sub i64 0, %apart
+  %down_p = select i1 %p_lower, i64 %less, i64 0
+  %down_z = select i1 %p_lower, i64 0, i64 %apart
+  %p = call i128 @fma_down(i128 %p1, i64 %down_p)
+  %a = call i128 @fma_down(i128 %z1, i64 %down_z)
+  %e = select i1 %p_lower, i64 %ezz, i64 %ep
+  %bx = bitcast double %x to i64
+  %by = bitcast double %y to i64
+  %bp = xor i64 %bx, %by
+  %between = xor i64 %bp, %bz
+  %opposite = icmp slt i64 %between, 0
+  %together = add i128 %p, %a
+  %p_less = sub i128 %p, %a
+  %a_less = sub i128 %a, %p
+  %a_larger = icmp ugt i128 %a, %p
+  %difference = select i1 %a_larger, i128 %a_less, i128 %p_less
+  %s = select i1 %opposite, i128 %difference, i128 %together
+  %sign_z = and i1 %opposite, %a_larger
+  %bs = select i1 %sign_z, i64 %bz, i64 %bp
+  %none = icmp eq i128 %s, 0
+  br i1 %none, label %zero, label %round
+zero:
+  ret double 0.0
+round:
+  %lz = call i128 @llvm.ctlz.i128(i128 %s, i1 false)
+  %up = shl i128 %s, %lz
+  %lz64 = trunc i128 %lz to i64
+  %e1 = add i64 %e, 127
+  %exponent = sub i64 %e1, %lz64
+  %under = sub i64 -1022, %exponent
+  %tiny = icmp sgt i64 %under, 0
+  %more = select i1 %tiny, i64 %under, i64 0
+  %kept = call i128 @fma_down(i128 %up, i64 %more)
+  %q0 = lshr i128 %kept, 75
+  %q = trunc i128 %q0 to i64
+  %rest = and i128 %kept, 37778931862957161709567
+  %above = icmp ugt i128 %rest, 18889465931478580854784
+  %tie = icmp eq i128 %rest, 18889465931478580854784
+  %odd = trunc i64 %q to i1
+  %tie_up = and i1 %tie, %odd
+  %more_up = or i1 %above, %tie_up
+  %add_one = zext i1 %more_up to i64
+  %rounded = add i64 %q, %add_one
+  %field = add i64 %exponent, 1022
+  %biased = select i1 %tiny, i64 0, i64 %field
+  %large = icmp sgt i64 %biased, 2045
+  %high = shl i64 %biased, 52
+  %size = add i64 %high, %rounded
+  %bounded = select i1 %large, i64 9218868437227405312, i64 %size
+  %sign = and i64 %bs, -9223372036854775808
+  %bits = or i64 %bounded, %sign
+  %result = bitcast i64 %bits to double
+  ret double %result
+}
+define internal i1 @fma_plain(double %x) {
+  %bits = bitcast double %x to i64
+  %size = and i64 %bits, 9223372036854775807
+  %before = sub i64 %size, 1
+  %plain = icmp uge i64 %before, 9218868437227405311
+  ret i1 %plain
+}
+define internal { i64, i64 } @fma_parts(double %x) {
+  %bits = bitcast double %x to i64
+  %fraction = and i64 %bits, 4503599627370495
+  %high = lshr i64 %bits, 52
+  %field = and i64 %high, 2047
+  %small = icmp eq i64 %field, 0
+  %with_one = or i64 %fraction, 4503599627370496
+  %m = select i1 %small, i64 %fraction, i64 %with_one
+  %f = select i1 %small, i64 1, i64 %field
+  %zeros = call i64 @llvm.ctlz.i64(i64 %m, i1 false)
+  %shift = sub i64 %zeros, 11
+  %normal = shl i64 %m, %shift
+  %e0 = sub i64 %f, 1075
+  %e = sub i64 %e0, %shift
+  %one = insertvalue { i64, i64 } poison, i64 %normal, 0
+  %both = insertvalue { i64, i64 } %one, i64 %e, 1
+  ret { i64, i64 } %both
+}
+define internal i128 @fma_down(i128 %x, i64 %by) {
+  %far = icmp ugt i64 %by, 127
+  %shift64 = select i1 %far, i64 127, i64 %by
+  %shift = zext i64 %shift64 to i128
+  %down = lshr i128 %x, %shift
+  %back = shl i128 %down, %shift
+  %lost = icmp ne i128 %back, %x
+  %last = zext i1 %lost to i128
+  %r = or i128 %down, %last
+  ret i128 %r
+}
+declare i128 @llvm.ctlz.i128(i128, i1)
+declare i64 @llvm.ctlz.i64(i64, i1)
 """
 
 

@@ -153,7 +153,7 @@ def test_object_files_for_windows_are_read() -> None:
 
     for name in ("windows-x86-64-v2", "windows-arm64"):
         target = named(name, AHEAD)
-        made, _ = objects.object_for(("elementwise.f32_chain", "copy.rows"), target)
+        made, _ = objects.object_for(("elementwise.f32_chain", "copy.rows"), (), target)
         assert coff.MACHINES[made[:2]] == target.processor
         assert coff.outside(made) <= objects._PROBES
         retarget.llvm()

@@ -190,11 +190,11 @@ def same(name: str, found: Array, wanted: Array) -> bool:
     return found.tobytes() == wanted.tobytes()
 
 
-def bitcode(name: str, lanes: int) -> bytes:
-    """A module with a kernel `test.run(address of a row of each operand…, address of the result)`."""
+def bitcode(name: str, lanes: int, symbol: str = "test.run") -> bytes:
+    """A module with a kernel `symbol(address of a row of each operand…, address of the result)`."""
     llvm, module = retarget.llvm(), ir.Module("test")
     result, operands = operations.OPERATIONS[name].types(lanes)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * (len(operands) + 1)), "test.run")
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * (len(operands) + 1)), symbol)
     builder = ir.IRBuilder(function.append_basic_block())
     values = []
     for kind, address in zip(operands, function.args, strict=False):

@@ -16,25 +16,26 @@ from lite_runtime.native.target import host
 from lite_runtime.targets import AHEAD, TARGETS, named
 
 KERNELS = ("elementwise.f32_chain", "copy.rows")
+LOOPS = ("float32.load0", "float32.op0", "float32.op9", "float32.store0")
 pytestmark = pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
 
 
 def test_one_symbol_is_seen_and_none_is_needed() -> None:
     target = host()
     assert target is not None
-    made, digest = objects.object_for(KERNELS, target)
+    made, digest = objects.object_for(KERNELS, LOOPS, target)
     assert outside(made) == set()
     table = made.index(target.name.encode().ljust(28, b"\0") + digest)
     assert int.from_bytes(made[table - 4 : table], "little") == len(KERNELS)
     assert sha256(made.replace(digest, objects.PLACE)).digest() == digest
-    assert objects.object_for(KERNELS, target) == (made, digest)
-    one, other = objects.object_for(KERNELS[1:], target)
+    assert objects.object_for(KERNELS, LOOPS, target) == (made, digest)
+    one, other = objects.object_for(KERNELS[1:], (), target)
     assert len(one) < len(made) and other != digest
 
 
 def test_arm_has_functions_of_its_own(tmp_path: Path) -> None:
     """What the back end calls is in the file, and nobody else sees it."""
-    made, _ = objects.object_for(("elementwise.i64_chain",), named("armv7"))
+    made, _ = objects.object_for(("elementwise.i64_chain",), (), named("armv7"))
     (tmp_path / "kernels.o").write_bytes(made)
     assert outside(made) == set() and b"__aeabi_ldivmod" in made
     shown = subprocess.run(["nm", "-g", tmp_path / "kernels.o"], capture_output=True, text=True)
@@ -42,8 +43,17 @@ def test_arm_has_functions_of_its_own(tmp_path: Path) -> None:
         assert [line.split()[-1] for line in shown.stdout.splitlines()] == [objects.SYMBOL]
 
 
+def test_loops_of_chains_that_are_not_used_are_left_out() -> None:
+    target = host()
+    assert target is not None
+    some, _ = objects.object_for(KERNELS[:1], LOOPS, target)
+    every = [f"float32.{part}{i}" for part in ("load", "op", "store") for i in range(100)]
+    whole, _ = objects.object_for(KERNELS[:1], every, target)
+    assert 4 * len(some) < len(whole)
+
+
 def test_apples_object_files_are_read() -> None:
-    made, _ = objects.object_for(KERNELS, named("macos", AHEAD))
+    made, _ = objects.object_for(KERNELS, LOOPS, named("macos", AHEAD))
     assert made.startswith(macho.MAGIC) and macho.outside(made) == set()
     retarget.llvm()
     needing = llvm.parse_assembly("declare void @puts()\ndefine void @run() {\n call void @puts()\n ret void\n}")
@@ -56,11 +66,11 @@ def test_apples_object_files_are_read() -> None:
 
 def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
     target = named(TARGETS[-1].name)
-    made, digest = objects.object_for(KERNELS[1:], target)
-    path = Path(build.object_path(KERNELS[1:], target))
+    made, digest = objects.object_for(KERNELS[1:], (), target)
+    path = Path(build.object_path(KERNELS[1:], (), target))
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    assert objects.object_for(KERNELS[1:], target) == (made, digest)
+    assert objects.object_for(KERNELS[1:], (), target) == (made, digest)
     assert path.read_bytes() == whole
 
 
@@ -68,4 +78,4 @@ def test_kernels_that_are_none_are_told() -> None:
     target = host()
     assert target is not None
     with pytest.raises(build.BuildError, match=r"got none called copy\.sideways"):
-        objects.object_for(("copy.rows", "copy.sideways"), target)
+        objects.object_for(("copy.rows", "copy.sideways"), (), target)

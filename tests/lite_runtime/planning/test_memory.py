@@ -45,3 +45,28 @@ def test_a_chain_takes_two_buffers() -> None:
 
 def test_no_buffers_need_no_memory() -> None:
     assert arrange([]) == ([], 0)
+
+
+@given(buffers)
+def test_other_orders_never_take_more(items: list[Lifetime]) -> None:
+    offsets, total = arrange(items, orders=20)
+    assert total <= arrange(items)[1]
+    for i, a in enumerate(items):
+        assert _end(offsets[i], a) <= total
+        for j in range(i):
+            if a.first <= items[j].last and items[j].first <= a.last:
+                assert _end(offsets[i], a) <= offsets[j] or _end(offsets[j], items[j]) <= offsets[i]
+
+
+def test_other_orders_find_room_that_the_largest_first_do_not() -> None:
+    """Three buffers of 2 KiB and two of 3 KiB, of which at most 7 KiB are alive at one step."""
+    items = [
+        Lifetime(2048, 1, 6),
+        Lifetime(3072, 2, 3),
+        Lifetime(2048, 3, 4),
+        Lifetime(3072, 4, 5),
+        Lifetime(2048, 5, 6),
+        Lifetime(2048, 6, 7),
+        Lifetime(3072, 7, 8),
+    ]
+    assert arrange(items)[1] > arrange(items, orders=50)[1] == 7168

@@ -48,6 +48,16 @@ def test_a_long_chain_lives_in_two_buffers() -> None:
     assert made.arena_bytes == 2 * 64 * 64 * 4
 
 
+def test_a_buffer_makes_room_after_the_last_record_that_reads_it() -> None:
+    """A convolution copies its image into one with a border; its result may then take the image's place."""
+    names = ["x", "a", "b", "c", "y"]
+    attributes = {"layout": "NHWC", "pads": [2, 2, 2, 2]}
+    nodes = [Node("Conv", (source, "w"), (to,), attributes) for source, to in pairwise(names)]
+    made = _plan(nodes, (1, 20, 20, 16), w=RNG.standard_normal((16, 16, 5, 5)).astype(np.float32))
+    assert set(made.kernels) == {"gemm.f32_pad", "gemm.f32_gemm"}
+    assert made.arena_bytes == 4 * 16 * (24 * 24 + 20 * 20)
+
+
 def test_outputs_are_written_in_place() -> None:
     made = _plan(_chain(1), (64, 64), w=_square())
     assert made.arena_bytes == 0 and list(made.outputs) == ["y"] and made.copies == ()
