@@ -143,6 +143,10 @@ class Page:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it, with its caches and storage."""
         self._browser.ask("Target.disposeBrowserContext", browserContextId=self._context)
 
     def loaded(self) -> bool:

@@ -3,10 +3,10 @@ import { load } from "./msedge.mjs";
 import { Device, join } from "./federated.mjs";
 import { unpack } from "./federated-messages.mjs";
 
-const name = location.search.slice(1);
-const given = await (await fetch(`./${name}.json`)).json();
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
-try {
+
+async function run(name) {
+  const given = await (await fetch(`./${name}.json`)).json();
   const inputs = Object.fromEntries(Object.entries(given.inputs).map(([key, text]) => [key, new Float32Array(bytes(text))]));
   const device = new Device({ name, model: await load(), inputs, labels: new BigInt64Array(bytes(given.labels)) });
   const stopping = {
@@ -20,7 +20,10 @@ try {
     },
   };
   await join({ url: given.url, token: given.token, device: stopping, onProgress: ({ state }) => { document.title = state; } });
-  document.title = "over";
-} catch (error) {
-  document.title = `${error.name}: ${error.message}`;
 }
+
+// Not awaited here: the page would not count as loaded before the run is over.
+run(location.search.slice(1)).then(
+  () => { document.title = "over"; },
+  (error) => { document.title = `${error.name}: ${error.message}`; },
+);

@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 
 import converter
+from benchmarks.browser.chromium import Chromium, Page
+from benchmarks.browser.chromium import found as chromium
 from federated.learner import Batch
 from federated.messages.packed import pack, unpack
 from federated.transport.checkin.server import Listening, listen
@@ -27,7 +29,6 @@ from federated.transport.checkin.tokens import add
 from federated.web import modules
 from lite_runtime.native.target import host
 from tests.federated.fleets import fleet
-from tests.federated.web.chromium import CHROMIUM, browser
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -64,7 +65,7 @@ Path(sys.argv[4]).write_bytes(pack({"answered": [row["answered"] for row in ende
 """With the kernels of x86-64-v2, whose results WebAssembly's kernels have to the bit."""
 V2 = {**os.environ, "PYTHONPATH": str(ROOT), "MSEDGE_TARGET": "x86-64-v2"}
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
+    pytest.mark.skipif(not chromium(), reason="no Chromium"),
     pytest.mark.skipif(host() is None, reason="no native kernels on this processor"),
 ]
 
@@ -139,21 +140,26 @@ def test_ten_tabs_and_ten_processes_learn_what_the_simulator_learns(tmp_path: Pa
         origin = open_.enter_context(site(tmp_path / "web"))
         where = Listening("127.0.0.1:0", str(tmp_path / "tokens"), origins=(origin,), heartbeat=1.0)
         exchange = open_.enter_context(listen(where, urls.append))
-        screen = open_.enter_context(browser(tmp_path / "profile"))
+        browser = open_.enter_context(Chromium())
         for name in tabs:
             data, stop = shards[name], STOP if name in stopped else None
             inputs = {key: text(values) for key, values in data.inputs.items()}
             about = {"url": urls[0], "token": tokens[name], "inputs": inputs, "labels": text(data.labels), "stop": stop}
             (tmp_path / "web" / f"{name}.json").write_text(json.dumps(about))
-        opened_ = {name: screen.open(f"{origin}/page.html?{name}") for name in tabs}
+        pages: dict[str, Page] = {name: browser.page(f"{origin}/page.html?{name}") for name in tabs}
+
+        def titles() -> list[str]:
+            return [page.evaluate("document.title") for page in pages.values()]
+
         processes = [process(tmp_path, name, urls[0], tokens[name]) for name in names[TABS:]]
         until(lambda: len(exchange.nodes()) == len(names), every=0.2)
         pool = open_.enter_context(ThreadPoolExecutor(1))
         running = pool.submit(run, config, opened(config)[1], exchange)
-        until(lambda: running.done() or [*screen.titles().values()].count("stopped") == STOPPED, every=0.2)
+        until(lambda: running.done() or titles().count("stopped") == STOPPED, every=0.2)
         for name in stopped:
-            assert screen.titles()[opened_[name]] == "stopped"
-            screen.close(opened_[name])
+            page = pages.pop(name)
+            assert page.evaluate("document.title") == "stopped"
+            page.close()
         ended = running.result()
     for each in processes:
         assert each.communicate(timeout=60)[1].count("answered") == 4
