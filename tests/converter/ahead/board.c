@@ -21,6 +21,7 @@ static void fill(const struct msedge_port *port) {
       case MSEDGE_INT16: ((uint16_t *)port->data)[i] = (uint16_t)number; break;
       case MSEDGE_FLOAT32: ((float *)port->data)[i] = (float)(int8_t)number / 32; break;
       case MSEDGE_INT64: ((int64_t *)port->data)[i] = number % 3; break;
+      case MSEDGE_INT32: ((int32_t *)port->data)[i] = (int32_t)number; break;
       default: print("no numbers for this type\n"); finish(4);
     }
   }
