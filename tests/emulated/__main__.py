@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ def main() -> int:
     run.add_argument("--each", type=int, default=1_000_000, help="at most so many records of the same operators")
     run.add_argument("--tests", nargs="*", default=FULL, help="what is recorded")
     run.add_argument("--threads", type=int, default=1)
+    run.add_argument("--lists", type=Path, help="a folder: write TARGET.txt, what was equal for each row of operators")
     models = commands.add_parser("models")
     models.add_argument("bundles", type=Path, help="a folder of .mslite files")
     models.add_argument("systems", nargs="*", default=[system.name for system in systems.SYSTEMS])
@@ -94,7 +96,29 @@ def replay(args: argparse.Namespace, system: System) -> int:
                 system, target, Path(scratch), records=records, operations=operations, threads=args.threads
             )
             failed += show(found)
+            if args.lists:
+                args.lists.mkdir(parents=True, exist_ok=True)
+                (args.lists / f"{target}.txt").write_text(listed(found))
     return 1 if failed else 0
+
+
+def listed(found: dict) -> str:
+    """A line for each row of operators among the records: how many were replayed, equal bit for bit, within the bound,
+    and failed; * where some step ran by reference."""
+    rows: dict[str, Counter[str]] = {}
+    for name, one in found["ran"].items():
+        if one:
+            row = rows.setdefault(name.rpartition("-")[0], Counter())
+            row["equal" if one["equal"] else "within"] += 1
+            row["reference"] += bool(one["reference"])
+    for name in found["failed"]:
+        rows.setdefault(name.rpartition("-")[0], Counter())["failed"] += 1
+    lines = (
+        f"{name}{' *' * bool(row['reference'])}: {row['equal']} equal"
+        + "".join(f", {row[kind]} {kind}" for kind in ("within", "failed") if row[kind])
+        for name, row in sorted(rows.items())
+    )
+    return "\n".join([*lines, ""])
 
 
 def show(found: dict) -> int:
