@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,22 @@ def fleet(devices: int = 6, examples: int = 40, inputs: int = 6, classes: int = 
         shards[f"device-{at:02d}"] = Batch({"x": x}, (x @ rule).argmax(1))
     learner = Softmax(inputs, classes)
     return Fleet(learner, Start(learner.params, (), BUNDLE), shards)
+
+
+def written(folder: Path, devices: int) -> Mapping[str, Batch]:
+    """A bundle that trains (model.mslite), and the examples of a fleet (devices.npz), which are returned too."""
+    from cloud.zoo import mlp
+    from converter import convert
+
+    convert(mlp(6, 3), output=folder / "model.mslite", trainable="*")
+    shards = fleet(devices).shards
+    np.savez(
+        folder / "devices.npz",
+        x=np.concatenate([data.inputs["x"] for data in shards.values()]),
+        labels=np.concatenate([data.labels for data in shards.values()]),
+        device=np.repeat(list(shards), [len(data.labels) for data in shards.values()]),
+    )
+    return shards
 
 
 def config(**sections: Mapping[str, Any]) -> Config:

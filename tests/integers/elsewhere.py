@@ -7,16 +7,12 @@ python -m tests.integers boards       outputs of three runs, against this machin
 from __future__ import annotations
 
 import base64
-import http.server
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import lite_runtime
 from benchmarks.browser.chromium import Chromium
+from benchmarks.browser.site import serving
 from converter import build
 from lite_runtime.errors import MsedgeError
 from tests import boards
@@ -49,40 +45,17 @@ globalThis.digests = async (name, given, threads) => {
 </script>"""
 
 
-class _Isolated(http.server.SimpleHTTPRequestHandler):
-    """Files of a page that may share memory with workers."""
-
-    def end_headers(self) -> None:
-        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
-        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
-        super().end_headers()
-
-    def guess_type(self, path: object) -> str:
-        return "text/javascript" if str(path).endswith(".mjs") else super().guess_type(str(path))
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def _site(folder: Path) -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Isolated, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def in_browser() -> int:
     """Prints each model's verdict; returns the number of failures."""
     failed, equal, used, want = 0, {1: 0, 2: 0}, {1: 0, 2: 0}, recorded()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "index.html").write_bytes(PAGE)
-        with _site(folder) as origin, Chromium() as browser, browser.page(f"{origin}/index.html") as page:
+        with (
+            serving({"models": folder}, {}) as site,
+            Chromium() as browser,
+            browser.page(f"{site.origin}/models/index.html") as page,
+        ):
             for name in MODELS:
                 data = bundle(name)
                 try:

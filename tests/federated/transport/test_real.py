@@ -22,7 +22,7 @@ from federated.config import Report, State, read
 from federated.errors import FederatedError
 from federated.messages.packed import unpack
 from federated.run import fleet_of, simulate
-from tests.federated.fleets import fleet
+from tests.federated.fleets import written
 from tests.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[3]
@@ -80,17 +80,7 @@ json = "run.json"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A bundle, three devices' examples."""
-    from cloud.zoo import mlp
-    from converter import convert
-
-    convert(mlp(6, 3), output=tmp_path / "model.mslite", trainable="*")
-    made = fleet(3)
-    np.savez(
-        tmp_path / "devices.npz",
-        x=np.concatenate([data.inputs["x"] for data in made.shards.values()]),
-        labels=np.concatenate([data.labels for data in made.shards.values()]),
-        device=np.repeat(list(made.shards), 40),
-    )
+    written(tmp_path, 3)
     blocker = tmp_path / "blocker"
     blocker.mkdir()
     (blocker / "sitecustomize.py").write_text(BLOCKER)

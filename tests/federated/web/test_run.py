@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,13 +19,14 @@ import pytest
 import converter
 from benchmarks.browser.chromium import Chromium, Page
 from benchmarks.browser.chromium import found as chromium
+from benchmarks.browser.site import serving
 from federated.learner import Batch
 from federated.messages.packed import pack, unpack
 from federated.transport.checkin.server import Listening, listen
 from federated.transport.checkin.tokens import add
 from federated.web import modules
 from lite_runtime.native.target import host
-from tests.federated.fleets import fleet
+from tests.federated.fleets import written
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -70,31 +68,9 @@ pytestmark = [
 ]
 
 
-@contextlib.contextmanager
-def site(folder: Path) -> Iterator[str]:
-    """Serve a folder; gives its origin."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}  # noqa: RUF012
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def prepared(folder: Path) -> Mapping[str, Batch]:
     """A bundle, what a page needs of it, and the examples of all devices."""
-    from cloud.zoo import mlp
-
-    converter.convert(mlp(6, 3), trainable="*", output=folder / "model.mslite")
+    shards = written(folder, TABS + PROCESSES)
     sizes = {"gradients": BATCH, "evaluate": 1}
     shapes = {f"{one}/x": (size, 6) for one, size in sizes.items()}
     shapes |= {f"{one}/labels": (size,) for one, size in sizes.items()}
@@ -103,13 +79,6 @@ def prepared(folder: Path) -> Mapping[str, Batch]:
     page = b'<!doctype html><title>-</title><script type="module" src="page.mjs"></script>'
     for name, content in {"page.mjs": script, "page.html": page}.items():
         (folder / "web" / name).write_bytes(content)
-    shards = fleet(TABS + PROCESSES).shards
-    np.savez(
-        folder / "devices.npz",
-        x=np.concatenate([data.inputs["x"] for data in shards.values()]),
-        labels=np.concatenate([data.labels for data in shards.values()]),
-        device=np.repeat(list(shards), [len(data.labels) for data in shards.values()]),
-    )
     (folder / "run.toml").write_text(CONFIG)
     return shards
 
@@ -137,7 +106,7 @@ def test_ten_tabs_and_ten_processes_learn_what_the_simulator_learns(tmp_path: Pa
     config = read(tmp_path / "run.toml")
     urls: list[str] = []
     with contextlib.ExitStack() as open_:
-        origin = open_.enter_context(site(tmp_path / "web"))
+        origin = open_.enter_context(serving({"web": tmp_path / "web"}, {})).origin
         where = Listening("127.0.0.1:0", str(tmp_path / "tokens"), origins=(origin,), heartbeat=1.0)
         exchange = open_.enter_context(listen(where, urls.append))
         browser = open_.enter_context(Chromium())
@@ -146,7 +115,7 @@ def test_ten_tabs_and_ten_processes_learn_what_the_simulator_learns(tmp_path: Pa
             inputs = {key: text(values) for key, values in data.inputs.items()}
             about = {"url": urls[0], "token": tokens[name], "inputs": inputs, "labels": text(data.labels), "stop": stop}
             (tmp_path / "web" / f"{name}.json").write_text(json.dumps(about))
-        pages: dict[str, Page] = {name: browser.page(f"{origin}/page.html?{name}") for name in tabs}
+        pages: dict[str, Page] = {name: browser.page(f"{origin}/web/page.html?{name}") for name in tabs}
 
         def titles() -> list[str]:
             return [page.evaluate("document.title") for page in pages.values()]

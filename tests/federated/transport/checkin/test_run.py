@@ -20,7 +20,7 @@ from federated.config import Report, State, read
 from federated.messages.packed import unpack
 from federated.run import fleet_of, simulate
 from federated.transport.checkin.tokens import add
-from tests.federated.fleets import fleet
+from tests.federated.fleets import written
 
 ROOT = Path(__file__).parents[4]
 NAMES = ["device-00", "device-01", "device-02"]
@@ -75,17 +75,7 @@ sys.meta_path.insert(0, Blocker())
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A bundle, three devices' examples, certificates, tokens."""
-    from cloud.zoo import mlp
-    from converter import convert
-
-    convert(mlp(6, 3), output=tmp_path / "model.mslite", trainable="*")
-    made = fleet(3)
-    np.savez(
-        tmp_path / "devices.npz",
-        x=np.concatenate([data.inputs["x"] for data in made.shards.values()]),
-        labels=np.concatenate([data.labels for data in made.shards.values()]),
-        device=np.repeat(list(made.shards), 40),
-    )
+    written(tmp_path, 3)
     (tmp_path / "run.toml").write_text(CONFIG)
     subprocess.run(
         [sys.executable, ROOT / "examples" / "federated" / "certificates.py", tmp_path / "keys", "--nodes", "0"],
