@@ -18,7 +18,7 @@ from tests.oracles import session
 
 RNG = np.random.default_rng(2)
 LEVELS = ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
-MODELS = Path("/work/shared/models")
+MODELS = Path(__file__).parents[4] / "shared" / "models"
 
 
 def f(*shape: int, scale: float = 1.0) -> np.ndarray:
