@@ -16,11 +16,11 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 
 from federated.errors import FederatedError
+from federated.transport.addresses import host_and_port, is_here
 
 __all__ = ["Channel", "Tls", "serve"]
 
@@ -215,9 +215,8 @@ def _clear(path: str) -> None:
 
 def _place(address: str) -> str | tuple[str, int]:
     """A path, or host and port."""
-    host, mark, port = address.rpartition(":")
-    if mark and "/" not in address and port.isdigit() and int(port) < 1 << 16:
-        return host.strip("[]"), int(port)
+    if (found := host_and_port(address)) is not None:
+        return found
     if "/" not in address:
         raise FederatedError(f"expected HOST:PORT or the path of a socket, got {address!r}")
     return address
@@ -231,10 +230,7 @@ def _context(address: str, tls: Tls | None, server: bool) -> ssl.SSLContext | No
         if isinstance(place, str):
             raise FederatedError(f"{address}: a socket of this machine has no TLS; omit the certificates")
         return tls.context(server)
-    here = isinstance(place, str) or place[0] == "localhost"
-    with contextlib.suppress(ValueError):
-        here = here or ip_address(place[0]).is_loopback
-    if not here:
+    if not (isinstance(place, str) or is_here(place[0])):
         raise FederatedError(f"{address}: expected certificates for an address that is not this machine's, got none")
     return None
 

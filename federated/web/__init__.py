@@ -3,6 +3,8 @@
 federated.mjs            the device: its answers, and check-in
 federated-draws.mjs      which examples it trains on: NumPy's generator
 federated-messages.mjs   the bytes of messages and parameters
+
+They import modules of `converter/ahead/web`, which lie beside them in every folder that is built.
 """
 
 from __future__ import annotations

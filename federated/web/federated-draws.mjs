@@ -3,6 +3,8 @@
 // PCG64: O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random Number
 // Generation", 2014 (XSL-RR 128/64). Its state comes from NumPy's SeedSequence, and shuffles are NumPy's.
 
+import { sha256 } from "./federated-messages.mjs";
+
 const MASK = (1n << 128n) - 1n, LOW = (1n << 64n) - 1n;
 const MULTIPLIER = 0x2360ed051fc65da44385df649fccf645n;
 const INIT_A = 0x43b0d7e5, MULT_A = 0x931e8875, INIT_B = 0x8b51f9dd, MULT_B = 0x58f38ded;
@@ -12,8 +14,8 @@ const POOL = 4, ROUNDING = 1e-9;
 /** `federated.server.rounds.seed_of`: a 64-bit seed (BigInt) for the purpose that words name. */
 export async function seedOf(...words) {
   const text = words.map((word) => (typeof word === "string" ? `str ${word}` : `int ${word}`)).join("\0");
-  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text));
-  return new DataView(digest).getBigUint64(0, true);
+  const digest = await sha256(new TextEncoder().encode(text));
+  return new DataView(digest.buffer).getBigUint64(0, true);
 }
 
 /** `numpy.random.default_rng(seed)`, as far as it is used here. seed: a BigInt below 2^64. */

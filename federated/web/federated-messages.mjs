@@ -1,16 +1,15 @@
 // The bytes of a federation: messages (federated/messages/packed.py) and parameters in them (federated/codec).
 
+import { MsedgeError } from "./msedge-errors.mjs";
+import { sha256 as digestOf } from "./msedge-files.mjs";
+import { ARRAYS, half } from "./msedge-flat.mjs";
+
 const MAGIC = "MSF1", FRONT = 48, ALIGN = 16, MOST_HEAD = 1 << 22;
 const VERSION = 2, WHOLE = 2, HEADER = 20, LIMIT = 1e38;
-const ARRAYS = {
-  bool: Uint8Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array, uint16: Uint16Array, int32: Int32Array,
-  uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array, float16: Uint16Array, float32: Float32Array,
-  float64: Float64Array,
-};
 const TEXT = new TextEncoder();
 
 /** Any error of a device or a message: what was expected, what was found. */
-export class FederatedError extends Error {
+export class FederatedError extends MsedgeError {
   /** @param {string} message @param {ErrorOptions=} options */
   constructor(message, options) {
     super(message, options);
@@ -84,8 +83,9 @@ function bytesOf(array) {
   return new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
 }
 
-async function sha256(bytes) {
-  return new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+/** A SHA-256 as bytes. */
+export async function sha256(bytes) {
+  return Uint8Array.from((await digestOf(bytes)).match(/../g), (digits) => Number.parseInt(digits, 16));
 }
 
 // -- parameters -------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ export class Codec {
       digest.every((byte, i) => byte === bytes[4 + i]) && view.getUint32(12, true) === size;
     if (!fits) throw new FederatedError("the parameters belong to another model, codec or release; both ends need the same");
     if (view.getUint32(16, true) !== crc32(body)) throw new FederatedError("parameters damaged: their checksum differs");
-    const values = this.#format === "float16" ? Float32Array.from(new Uint16Array(body.buffer), fromHalf) : new Float32Array(body.buffer);
+    const values = this.#format === "float16" ? Float32Array.from(new Uint16Array(body.buffer), half) : new Float32Array(body.buffer);
     if (values.some((value) => !(Math.abs(value) <= LIMIT))) throw new FederatedError("expected finite parameters");
     return values;
   }
@@ -165,13 +165,6 @@ function crc32(bytes) {
   let value = 0xffffffff;
   for (const byte of bytes) value = CRC[(value ^ byte) & 255] ^ (value >>> 8);
   return ~value >>> 0;
-}
-
-/** The number whose float16 has these bits. */
-function fromHalf(bits) {
-  const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
 }
 
 /** The bits of the float16 nearest to a number; ties to even. */

@@ -1,9 +1,9 @@
 // Types of federated.mjs.
 
-import type { Model } from "./msedge.mjs";
+import { MsedgeError, type Model } from "./msedge.mjs";
 
 /** Any error of this module: what was expected, what was found, and what to do. */
-export class FederatedError extends Error {}
+export class FederatedError extends MsedgeError {}
 
 type Numbers =
   | Int8Array | Uint8Array | Int16Array | Uint16Array | Int32Array | Uint32Array | BigInt64Array | BigUint64Array

@@ -12,6 +12,9 @@
 
 import { Generator, order, seedOf, split, supportQuery } from "./federated-draws.mjs";
 import { Codec, FederatedError, pack, unpack } from "./federated-messages.mjs";
+import { hex } from "./msedge-files.mjs";
+import { ARRAYS } from "./msedge-flat.mjs";
+import { kept } from "./msedge-state.mjs";
 
 export { FederatedError };
 
@@ -28,11 +31,6 @@ const ALGORITHMS = {
 };
 /** Those that send changes of running statistics apart from those of parameters. */
 const APART = new Set(["fedadam", "fedyogi", "fedadagrad", "fedmomentum"]);
-const ARRAYS = {
-  bool: Uint8Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array, uint16: Uint16Array, int32: Int32Array,
-  uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array, float16: Uint16Array, float32: Float32Array,
-  float64: Float64Array,
-};
 
 // -- the device -------------------------------------------------------------------------------------------------------
 
@@ -109,7 +107,7 @@ export class Device {
   }
 
   async #hello(meta) {
-    const secret = this.#secret ?? await kept(this.name);
+    const secret = this.#secret ?? await secretOf(this.name);
     const key = await crypto.subtle.importKey("raw", secret, { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
     const proof = new Uint8Array(await crypto.subtle.sign("HMAC", key, new TextEncoder().encode(String(meta.run))));
     const examples = meta.private === true ? 1 : this.examples;
@@ -281,35 +279,14 @@ function flattened(parts) {
   return made;
 }
 
-function hex(bytes) {
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-}
-
 const SECRETS = new Map();
 
 /** The secret of a device of this name: made once, then kept in IndexedDB, or without one while the program runs. */
-async function kept(name) {
+async function secretOf(name) {
   const fresh = crypto.getRandomValues(new Uint8Array(32));
-  if (typeof indexedDB === "undefined") {
-    if (!SECRETS.has(name)) SECRETS.set(name, fresh);
-    return SECRETS.get(name);
-  }
-  const asked = (request) => new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
-  });
-  const opening = indexedDB.open("msedge-federated", 1);
-  opening.onupgradeneeded = () => opening.result.createObjectStore("secrets");
-  const database = await asked(opening);
-  try {
-    const store = database.transaction("secrets", "readwrite").objectStore("secrets");
-    const found = await asked(store.get(name));
-    if (found) return found;
-    await asked(store.put(fresh, name));
-    return fresh;
-  } finally {
-    database.close();
-  }
+  if (globalThis.indexedDB) return kept(`federated/${name}`, fresh);
+  if (!SECRETS.has(name)) SECRETS.set(name, fresh);
+  return SECRETS.get(name);
 }
 
 // -- check-in ---------------------------------------------------------------------------------------------------------

@@ -26,6 +26,13 @@ export const ARRAYS = {
 };
 const DTYPES = Object.keys(ARRAYS);
 
+/** The number whose float16 has these bits. */
+export function half(bits) {
+  const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
+}
+
 /** The bytes of a whole file, from its first ones; undefined if there are too few of them. */
 export function sizeOf(flat) {
   return flat.length < SIZE + 4 ? undefined : new DataView(flat.buffer, flat.byteOffset).getUint32(SIZE, true);

@@ -185,6 +185,18 @@ export function get(key) {
   return transaction("readonly", (store) => store.get(key));
 }
 
+/** The value under a key; the first time, `fresh`, which is stored. */
+export async function kept(key, fresh) {
+  const found = await transaction("readwrite", (store) => {
+    const asked = store.get(key);
+    asked.onsuccess = () => {
+      if (asked.result === undefined) store.put(fresh, key);
+    };
+    return asked;
+  });
+  return found ?? fresh;
+}
+
 async function transaction(mode, ask) {
   if (!globalThis.indexedDB) throw new MsedgeError("state: there is no IndexedDB here; use stateFile() and loadStateFile()");
   const database = await settled(indexedDB.open(DATABASE), (opening) => {

@@ -10,7 +10,7 @@
 import { compiled, memoryOf, slots, sources } from "./msedge-engine.mjs";
 import { article, MsedgeError } from "./msedge-errors.mjs";
 import { bytesOf } from "./msedge-files.mjs";
-import { ARRAYS, block, FIRST_FREE, readFlat, sizeOf } from "./msedge-flat.mjs";
+import { ARRAYS, block, FIRST_FREE, half, readFlat, sizeOf } from "./msedge-flat.mjs";
 import { givingWay, mapped, Team } from "./msedge-team.mjs";
 
 export { MsedgeError };
@@ -320,11 +320,4 @@ function distance(got, expected, dtype) {
     }
   }
   return largest / scale;
-}
-
-/** The number whose float16 has these bits. */
-function half(bits) {
-  const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
 }

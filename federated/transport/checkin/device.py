@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from federated.errors import FederatedError
 from federated.server.gathering import Answering
+from federated.transport.addresses import is_here
 from lite_runtime.errors import MsedgeError
 
 __all__ = ["Lost", "Server", "work"]
@@ -54,7 +55,7 @@ class Server:
             port = -1
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or port == -1:
             raise FederatedError(f"expected a server's URL, such as https://example.org:8443, got {url!r}")
-        if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        if parts.scheme == "http" and not is_here(parts.hostname):
             raise FederatedError(f"{url}: expected https; without it the token and the model can be read on the way")
         self._host, self._port, self._token = parts.hostname, port, token
         self._tls = _trust(authority) if parts.scheme == "https" else None

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from threading import Event
 
 from federated.errors import FederatedError
 from federated.server.replies import Failure
+from federated.transport.addresses import host_and_port, is_here
 from federated.transport.checkin.desk import MISSED, Desk, node_of
 from federated.transport.checkin.tokens import Tokens
 from lite_runtime.errors import MissingExtraError
@@ -108,10 +108,9 @@ def listen(where: Listening, told: Callable[[str], None] = lambda url: None) -> 
 class _Server:
     def __init__(self, where: Listening) -> None:
         self._where, self._tokens = where, Tokens(where.tokens)
-        host, mark, port = where.address.rpartition(":")
-        if not mark or not port.isdigit() or int(port) >= 1 << 16:
+        if (found := host_and_port(where.address)) is None:
             raise FederatedError(f"expected HOST:PORT to listen on, got {where.address!r}")
-        self._host, self._port = host.strip("[]"), int(port)
+        self._host, self._port = found
         self._tls = _tls(where, self._host)
         self.url = ""
         self.desk = Desk(MISSED * where.heartbeat, wake=self._wake)
@@ -285,10 +284,7 @@ def _tls(where: Listening, host: str) -> ssl.SSLContext | None:
     if bool(where.certificate) != bool(where.key):
         raise FederatedError("TLS: expected a certificate and its key, got one of them; give both")
     if not where.certificate:
-        here = host == "localhost"
-        with contextlib.suppress(ValueError):
-            here = here or ip_address(host).is_loopback
-        if not here:
+        if not is_here(host):
             raise FederatedError(
                 f"{where.address}: expected a certificate and a key for an address that is not this machine's own, got "
                 "none; tokens and models would be readable on the way"

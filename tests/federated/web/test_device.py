@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import converter
+from converter.ahead.package import runtime_files
 from federated.client.device import Device
 from federated.client.lite import LiteLearner
 from federated.client.state import StateStore
@@ -68,6 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         converter.build(root / "model.mslite", built, signatures=tuple(sizes), shapes=shapes)
     else:
         built.mkdir()
+        for name, content in runtime_files("0").items():
+            (built / name).write_bytes(content)
     for name, content in {**modules(), "model.mslite": (root / "model.mslite").read_bytes()}.items():
         (built / name).write_bytes(content)
     return built
