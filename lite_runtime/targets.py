@@ -48,8 +48,8 @@ class Target(NamedTuple):
     triple, cpu, features: LLVM's names. dot: the instruction that sums products of bytes (`codegen`), "" for none; the
     sums are the same with all of them. needs: what the machine must have, by the names in `machine.py`. base: the
     target without this one's last feature, with which it shares code that is the same for both. page: the greatest
-    page size of such machines. linked: whether code has no open references; otherwise it is an object file, which is
-    linked for each model (`converter.ahead`).
+    page size of such machines. linked: whether code has no open references, or is linked once for the runtime
+    (`library`); otherwise it is an object file, which is linked for each model (`converter.ahead`).
     """
 
     name: str
@@ -102,6 +102,12 @@ class Target(NamedTuple):
         return self.triple.partition("-")[0]
 
     @property
+    def library(self) -> str:
+        """The suffix of the shared library with all kernels, where the system runs no others; "" where code is an image
+        that the runtime maps."""
+        return next((suffix for system, suffix in _LIBRARIES.items() if f"-{system}" in self.triple), "")
+
+    @property
     def bodies(self) -> str:
         """The module of `native/codegen` with the processor's own functions."""
         return "cortex_m" if self.processor.startswith("thumb") else self.processor
@@ -117,6 +123,8 @@ ROWS = 16
 """Lanes of the families that add up the lanes of a vector, on all fused targets: a sum's order decides its bits."""
 _ROW_FAMILIES = frozenset({"layernorm", "normalize", "reduce"})
 _BYTE_FAMILIES = frozenset({"qdepthwise", "qgemm", "qrecurrent", "qwide"})
+_LIBRARIES = {"apple-macosx": ".dylib", "w64-windows": ".dll"}
+"""Suffixes of shared libraries, by system in the triple."""
 _FOURS = frozenset({"vpdpbusd", "usdot", "sdot"})
 """Forms of `Target.dot` that sum four products in one instruction."""
 _SIGNED = frozenset({"sdot", "smull", "smlad", "vmull"})
@@ -165,7 +173,7 @@ _RISCV = (
     _riscv("riscv64-v", _V, _RVV, "i m a f d c v"),
     _riscv("riscv64", "", _SMALL, "i m a f d c"),
 )
-TARGETS: tuple[Target, ...] = (
+_LINUX = (
     *_X86,
     *_ARM64,
     Target(
@@ -179,18 +187,31 @@ TARGETS: tuple[Target, ...] = (
     ),
     *_RISCV,
 )
-"""Those whose kernels the runtime loads; of one system: best first."""
 
 
 def _apple(name: str, system: str, cpu: str) -> Target:
-    return Target(name, f"aarch64-apple-{system}", cpu, "+dotprod,+lse", _NEON, "sdot", page=16384)
+    triple, features = f"aarch64-apple-{system}", "+dotprod,+lse"
+    return Target(name, triple, cpu, features, _NEON, "sdot", frozenset({"asimd", "asimddp", "atomics"}), page=16384)
 
 
-def _windows(name: str, of: Target) -> Target:
-    """The instruction set of a target for Linux, with the other system's calls and object files."""
-    triple = f"{of.processor}-w64-windows-gnu"
-    return of._replace(name=name, triple=triple, needs=frozenset(), base="", page=4096)
+def _elsewhere(name: str, triple: str, of: Target) -> Target:
+    """The instruction set of a target for Linux, with another system's calls and object files."""
+    return of._replace(name=name, triple=triple, page=4096, base="")
 
+
+def _windows(of: Target) -> Target:
+    made = _elsewhere(f"windows-{of.name}", f"{of.processor}-w64-windows-gnu", of)
+    return made._replace(base=of.base and f"windows-{of.base}")
+
+
+TARGETS: tuple[Target, ...] = (
+    *_LINUX,
+    _apple("macos", "macosx11.0", "apple-m1"),
+    _elsewhere("macos-x86-64", "x86_64-apple-macosx10.13", _X86[3]),
+    *map(_windows, _X86),
+    _windows(_ARM64[1])._replace(name="windows-arm64", base=""),
+)
+"""Those whose kernels the runtime loads; of one system: best first."""
 
 _SIMD = "+simd128,+bulk-memory,+bulk-memory-opt,+sign-ext,+nontrapping-fptoint,+mutable-globals"
 
@@ -213,10 +234,6 @@ AHEAD: tuple[Target, ...] = (
     _cortex("cortex-m4", "thumbv7em", "-use-misched", _DSP, "smlad"),
     _apple("ios", "ios14.0", "apple-a13"),
     _apple("ios-simulator", "ios14.0-simulator", "apple-m1"),
-    _apple("macos", "macosx11.0", "apple-m1"),
-    _windows("windows-x86-64-v3", _X86[3]),
-    _windows("windows-x86-64-v2", _X86[4]),
-    _windows("windows-arm64", _ARM64[1]),
 )
 """Those for which models are built ahead of time (`converter.ahead`)."""
 WASM_PARTS: tuple[Target, ...] = (

@@ -67,10 +67,12 @@ def _facts() -> dict[str, Any]:
 
 def _problems(facts: dict[str, Any]) -> list[str]:
     """What prevents native code from running; a missing extra alone is not a problem."""
+    from lite_runtime.native import build
+
     if facts["target"] is None:
-        return ["native kernels need x86-64 Linux, x86-64-v2 or newer; here bundles run on the NumPy reference, slowly"]
+        return ["no target of native kernels fits this machine: bundles run on the NumPy reference, slowly"]
     if not facts["native"]:
-        return [f"no compiled kernels are cached and numba is missing: {facts['extras']['jit']['install']}"]
+        return [f"no compiled kernels are here, and none can be compiled: {build.remedy()}"]
     if facts["cache"]["problem"] and not all(origin == "wheel" for origin in facts["kernels"].values()):
         return [facts["cache"]["problem"]]
     if not facts["cache"]["writable"] and not all(facts["kernels"].values()):

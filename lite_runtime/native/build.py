@@ -5,33 +5,30 @@
     a compiler           `lite_runtime.native.compile`, in separate processes, if numba is installed; the result
                          is stored in the cache
 
-An *image file* has one or more pages of header, then the machine code of one or more families, each
-position-independent with all its internal references resolved. It is mapped, and a family's code is checked against its
-digest when it is first used; the header has a digest too. Files in the cache are named by a digest of everything they
-depend on and written atomically. Digests detect damage, but do not show who wrote a file: `lite_runtime.native.trust`
-decides which files are opened.
+On macOS and Windows it is a shared library that came with the runtime (`libraries/`), or none. Files in the cache are
+image files (`images.py`), named by a digest of everything they depend on and written atomically.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import re
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from lite_runtime._blake import blake2b
+from lite_runtime._extras import install_line
 from lite_runtime.errors import MissingExtraError, MsedgeError
 from lite_runtime.native import trust
+from lite_runtime.native.images import MAGIC, BuildError, Image, ImageFile, image_file
+from lite_runtime.native.libraries.loading import Library, library
 from lite_runtime.native.target import host
 from lite_runtime.targets import AHEAD, TARGETS, Shape, Target, with_bases
 
@@ -51,6 +48,7 @@ __all__ = [
     "image_file",
     "kept",
     "prepare",
+    "remedy",
     "uncompiled",
 ]
 
@@ -58,17 +56,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of the package `lite_runtime`."""
 NATIVE = os.path.join(ROOT, "native", "prebuilt")
 """The folder of kernels that came with the runtime."""
-MAGIC, PACKED = b"MSKIMG04", b"MSKPCK01"
-"""The first bytes of an image file and of a packed one."""
-HEAD = struct.Struct("<8sII16s")
-"""Magic, bytes of the header's text, offset of the code, BLAKE2b-128 of the text."""
-LARGEST_PAGE = 1 << 16
+PACKED = b"MSKPCK01"
+"""The first bytes of a packed image file."""
 PACKED_HEAD = struct.Struct("<8s16sQ")
 """Magic, the runtime's identity, size of the image file in the xz stream that follows."""
-
-
-class BuildError(MsedgeError):
-    """Kernels could not be compiled, or the stored image is unusable."""
 
 
 class NotCompiledError(BuildError):
@@ -77,107 +68,6 @@ class NotCompiledError(BuildError):
     def __init__(self, families: Sequence[str]) -> None:
         super().__init__(f"the kernels of {', '.join(families)} are not compiled yet")
         self.families = tuple(families)
-
-
-class Image:
-    """One family's machine code. `addresses`: kernel name -> address, valid as long as the image exists."""
-
-    def __init__(self, addresses: Mapping[str, int], file: ImageFile) -> None:
-        self.addresses, self._file = addresses, file
-
-
-class ImageFile:
-    """Families' machine code, mapped. Raises BuildError for a file that is not an image; `image` checks a family's
-    code."""
-
-    def __init__(self, file: BinaryIO, shown: str) -> None:
-        self._shown = shown
-        head = file.read(HEAD.size)
-        if len(head) < HEAD.size:
-            raise self._damaged(f"a header of {HEAD.size} bytes or more", f"a file of {len(head)}")
-        magic, length, start, digest = HEAD.unpack(head)
-        if magic != MAGIC:
-            raise self._damaged(f"{MAGIC!r} at its start", repr(magic))
-        text = file.read(length)
-        if len(text) != length or blake2b(text, digest_size=16).digest() != digest:
-            raise self._damaged(f"a header text of {length} bytes with the digest {digest.hex()}", "another text")
-        if not HEAD.size + length <= start < HEAD.size + length + LARGEST_PAGE or start % mmap.ALLOCATIONGRANULARITY:
-            raise self._damaged(f"code at a page ({mmap.ALLOCATIONGRANULARITY} bytes) after the header", f"at {start}")
-        try:
-            self.identity, *rows = text.decode().split("\n")
-            self.families: Mapping[str, list[str]] = {row[0]: row[1:] for row in map(str.split, rows)}
-            # Private and executable, like the text section of a shared library.
-            self._map = mmap.mmap(
-                file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=start
-            )
-        except (IndexError, OSError, ValueError) as problem:
-            raise self._damaged(f"families' rows and their code from byte {start}", str(problem)) from None
-        self._code = memoryview(self._map)
-
-    def _damaged(self, expected: str, got: str) -> BuildError:
-        return BuildError(f"{self._shown} is damaged: expected {expected}, got {got}; delete it and run again")
-
-    def code(self, family: str) -> tuple[memoryview, Mapping[str, int]]:
-        """A family's bytes and its kernels' offsets into them; raises BuildError if they differ from what was
-        stored."""
-        if family not in self.families:
-            raise self._damaged(f"the family {family}", f"only {' '.join(self.families) or 'none'}")
-        try:
-            start, size, digest, *kernels = self.families[family]
-            begin, end = int(start), int(start) + int(size)
-            offsets = dict(zip(kernels[::2], map(int, kernels[1::2]), strict=True))
-        except ValueError:
-            row = " ".join(self.families[family])[:80]
-            raise self._damaged(f"start, size, digest and kernels of {family}", repr(row)) from None
-        if not 0 <= begin <= end <= len(self._code):
-            raise self._damaged(f"{family} within {len(self._code)} bytes of code", f"bytes {begin} to {end}")
-        code = self._code[begin:end]
-        if _digest(code) != digest:
-            raise self._damaged(f"code of {family} with the digest {digest}", _digest(code))
-        if outside := [name for name, offset in offsets.items() if not 0 <= offset < len(code)]:
-            raise self._damaged(f"kernels of {family} within its {len(code)} bytes", f"{outside[0]} outside")
-        return code, offsets
-
-    def image(self, family: str) -> Image:
-        """A family's code, verified."""
-        code, kernels = self.code(family)
-        base = _address_of(code)
-        return Image({name: base + offset for name, offset in kernels.items()}, self)
-
-
-def _address_of(view: memoryview) -> int:
-    """Address of a buffer, which may be read-only."""
-    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
-
-
-def _digest(code: bytes | memoryview) -> str:
-    return blake2b(code, digest_size=16).hexdigest()
-
-
-def image_file(
-    images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]],
-    identity: str = "",
-    *,
-    page: int = 4096,
-    align: int = 64,
-) -> bytes:
-    """The bytes of an image file. families: family -> (code, kernels' offsets). identity: that of its runtime.
-
-    Its header is text that can be read quickly: the identity, then one line per family with its name, the start, size
-    and digest of its code, and each kernel's name and offset into the code. The code begins at a multiple of `page`,
-    each family's at a multiple of `align` after that.
-    """
-    rows = [identity]
-    body = bytearray()
-    for family, (code, kernels) in sorted(images.items()):
-        body += bytes(-len(body) % align)
-        offsets = " ".join(f"{name} {offset}" for name, offset in kernels.items())
-        rows.append(f"{family} {len(body)} {len(code)} {_digest(code)} {offsets}")
-        body += code
-    header = "\n".join(rows).encode()
-    start = -(-(HEAD.size + len(header)) // page) * page
-    head = HEAD.pack(MAGIC, len(header), start, blake2b(header, digest_size=16).digest())
-    return (head + header).ljust(start, b"\0") + body
 
 
 # -- kernels that came with the runtime --------------------------------------------------------------------------------
@@ -245,9 +135,10 @@ def _unpacked(packed: str, size: int, path: str, identity: str) -> ImageFile:
             return _checked(file, f"{packed}, unpacked,", identity)
 
 
-def _natives(target: Target) -> tuple[ImageFile, ...]:
+def _natives(target: Target) -> tuple[ImageFile | Library, ...]:
     """The target's own file, then those of its bases, which have the code that it shares with them."""
-    return tuple(file for one in with_bases(target) if (file := _native(one.name)) is not None)
+    found = (library(NATIVE, one) if one.library else _native(one.name) for one in with_bases(target))
+    return tuple(file for file in found if file is not None)
 
 
 def identity() -> str:
@@ -389,9 +280,20 @@ def kept() -> dict[str, str]:
 
 
 def available() -> bool:
-    """Whether native code can run here: this machine has a target, and its kernels exist or can be compiled."""
+    """Whether native code can run here: this machine has a target, and its kernels exist or can be compiled. No library
+    is made where it would run: that takes a linker, which few machines have."""
     target = host()
-    return target is not None and (bool(_natives(target)) or bool(_compiler()) or all(kept().values()))
+    if target is None or _natives(target):
+        return target is not None
+    return not target.library and (bool(_compiler()) or all(kept().values()))
+
+
+def remedy() -> str:
+    """How this machine gets native kernels where none are available."""
+    target = host()
+    if target is not None and target.library:
+        return f"install the wheel of msedge-runtime for {sys.platform}"
+    return install_line("jit", ["numba"])
 
 
 _images: dict[str, Image] = {}
@@ -530,7 +432,7 @@ def prepare(
         )
         for share in shares
     ]
-    for process in running if nice else ():
+    for process in running if nice and hasattr(os, "setpriority") else ():
         os.setpriority(os.PRIO_PROCESS, process.pid, nice)
     try:
         for share, process in zip(shares, running, strict=True):

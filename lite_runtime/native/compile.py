@@ -8,7 +8,6 @@ where it is there. With --portable before the target: bitcode alone.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,13 @@ from contextlib import contextmanager, suppress
 from lite_runtime.native import build, target, trust
 from lite_runtime.native.codegen.retarget import code_of
 from lite_runtime.targets import AHEAD, TARGETS, WASM_PARTS, Target, named
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes may compile the same
+    LOCKS = False
+else:
+    LOCKS = True
 
 
 def _kept_portable(family: str, wanted: Target) -> bytes:
@@ -54,6 +60,9 @@ def _locked(path: str) -> Iterator[None]:
     """Wait while another process compiles the same. The lock file is removed again: a process that waited for it finds
     the result."""
     trust.make_folder(os.path.dirname(path))
+    if not LOCKS:
+        yield
+        return
     with open(f"{path}.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

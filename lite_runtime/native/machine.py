@@ -29,25 +29,35 @@ _PROCESSORS = {
     ("riscv64", 8): "riscv64",
 }
 """LLVM's architecture by `platform.machine()`, which is the kernel's, and the bytes of this process's pointers."""
-_SYSTEMS = {
-    "linux": "unknown-linux-gnu",
-    "android": "unknown-linux-gnu",
+_SYSTEMS: Mapping[str, Mapping[str, str]] = {
+    "linux": {"": "unknown-linux-gnu", "armv7": "unknown-linux-gnueabihf"},  # kernels pass no floats
+    "darwin": {"aarch64": "apple-macosx11.0", "x86_64": "apple-macosx10.13"},
+    "win32": {"aarch64": "w64-windows-gnu", "x86_64": "w64-windows-gnu"},
 }
+"""The rest of a triple by `sys.platform` and architecture; "" stands for all others."""
 
 
 def triple() -> str:
     """The triple of the targets that this process can use; "" if there is none."""
-    processor = _PROCESSORS.get((platform.machine().lower(), ctypes.sizeof(ctypes.c_void_p)))
-    system = _SYSTEMS.get(sys.platform)
-    if processor is None or system is None:
-        return ""
-    return f"{processor}-{system}" + "eabihf" * (processor == "armv7")  # kernels pass no floats
+    system = _SYSTEMS.get("linux" if sys.platform == "android" else sys.platform, {})
+    processor = _PROCESSORS.get((_said(), ctypes.sizeof(ctypes.c_void_p)), "")
+    rest = system.get(processor, system.get("", ""))
+    return f"{processor}-{rest}" if processor and rest else ""
+
+
+def _said() -> str:
+    """The processor's name. Of Windows, the one that this Python is made for: Windows on Arm runs others too."""
+    if sys.platform == "win32":
+        import sysconfig
+
+        return sysconfig.get_platform().removeprefix("win-").removeprefix("mingw_")
+    return platform.machine().lower()
 
 
 def features() -> frozenset[str]:
     """What this processor and its system offer, as far as `target.py` asks for it."""
-    here = triple()
-    ask = next((ask for begin, ask in _ASKED.items() if here.startswith(begin)), None)
+    processor, _, system = triple().partition("-")
+    ask = _ASKED.get(f"{processor}-{system}") or _ASKED.get(processor)
     return frozenset(ask()) if ask else frozenset()
 
 
@@ -81,8 +91,12 @@ _LEAVES: Mapping[tuple[int, int, int], Mapping[str, tuple[int, int]]] = {
 """Leaf, subleaf, register (eax, ebx, ecx, edx) -> name -> bit, registers that the system must save."""
 _XSAVE = 27
 """The bit of leaf 1's ecx: the system has enabled XGETBV."""
-# push rbx; r8, eax, ecx = rdx, edi, esi; cpuid; eax, ebx, ecx, edx to [r8]; pop rbx; ret
-_CPUID = bytes.fromhex("53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3")
+# push rbx; r8, eax, ecx = the arguments, which Windows passes in r8, ecx, edx and others in rdx, edi, esi; cpuid;
+# eax, ebx, ecx, edx to [r8]; pop rbx; ret
+_CPUID_OF = {"win32": "89c8 89d1", "": "4989d0 89f8 89f1"}
+_CPUID = bytes.fromhex(
+    f"53 {_CPUID_OF.get(sys.platform, _CPUID_OF[''])} 0fa2 418900 41895804 41894808 4189500c 5b c3"
+)
 _XGETBV = bytes.fromhex("31c9 0f01d0 48c1e220 4809d0 c3")  # ecx = 0; xgetbv; rax |= rdx << 32; ret
 
 
@@ -90,7 +104,7 @@ def _x86() -> Iterable[str]:
     cpuid = _code(_CPUID, None, *[ctypes.c_uint32] * 2, ctypes.c_void_p)
     xgetbv = _code(_XGETBV, ctypes.c_uint64)
     if cpuid is None or xgetbv is None:
-        return _listed()
+        return _present() if sys.platform == "win32" else _listed()
     found = (ctypes.c_uint32 * 4)()
 
     def registers(leaf: int, subleaf: int) -> list[int]:
@@ -116,6 +130,61 @@ def _listed() -> Iterable[str]:
             return next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ())
     except OSError:
         return ()
+
+
+# -- macOS and Windows: what the system says ---------------------------------------------------------------------------
+
+_SYSCTL: Mapping[str, Mapping[str, str]] = {
+    "machdep.cpu.features": {
+        "ssse3": "SSSE3",
+        "fma": "FMA",
+        "sse4_1": "SSE4.1",
+        "sse4_2": "SSE4.2",
+        "movbe": "MOVBE",
+        "popcnt": "POPCNT",
+        "f16c": "F16C",
+    },
+    "machdep.cpu.leaf7_features": {"bmi1": "BMI1", "avx2": "AVX2", "bmi2": "BMI2"},
+}
+"""Name of a list of macOS, which may be absent -> name -> what the list calls it. A hardened process maps no code of
+its own, so the processor is not asked."""
+_APPLE = ("asimd", "asimddp", "atomics")
+"""What every processor of Apple's computers has; compilers for macOS on 64-bit Arm assume it."""
+_PF: Mapping[str, Mapping[str, int]] = {
+    "x86_64": {"ssse3": 36, "sse4_1": 37, "sse4_2": 38, "popcnt": 38},
+    "aarch64": {"asimd": 19, "atomics": 34, "asimddp": 43},
+}
+"""Name -> number of `IsProcessorFeaturePresent` (winnt.h). Every processor with SSE4.2 has POPCNT."""
+
+
+def _listed_by_sysctl() -> Iterable[str]:
+    return [
+        name
+        for words, names in _SYSCTL.items()
+        for said in (_sysctl(words).split(),)
+        for name, word in names.items()
+        if word in said
+    ]
+
+
+def _sysctl(name: str) -> str:
+    """A text that macOS has under a name; "" for none."""
+    ask = ctypes.CDLL(None).sysctlbyname
+    size = ctypes.c_size_t(4096)
+    text = ctypes.create_string_buffer(size.value)
+    failed = ask(name.encode(), text, ctypes.byref(size), None, ctypes.c_size_t(0))
+    return "" if failed else text.value.decode()
+
+
+def _present() -> Iterable[str]:
+    ask = _is_present()
+    return [name for name, number in _PF[triple().partition("-")[0]].items() if ask(number)]
+
+
+def _is_present() -> Callable[[int], int]:
+    """Windows' function that says whether the processor has a feature, by its number."""
+    found: Callable[[int], int] = ctypes.CDLL("kernel32").IsProcessorFeaturePresent
+    return found
 
 
 # -- Arm and RISC-V: what the system says ------------------------------------------------------------------------------
@@ -148,8 +217,11 @@ _ASKED: Mapping[str, Callable[[], Iterable[str]]] = {
     "aarch64": lambda: _auxiliary("aarch64"),
     "armv7": lambda: _auxiliary("armv7"),
     "riscv64": _riscv,
+    "x86_64-apple-macosx10.13": _listed_by_sysctl,
+    "aarch64-apple-macosx11.0": lambda: _APPLE,
+    "aarch64-w64-windows-gnu": _present,
 }
-"""Who answers, by the beginning of the triple."""
+"""Who answers, by triple or the processor in it."""
 
 
 # -- a few instructions as a function ----------------------------------------------------------------------------------
@@ -166,6 +238,8 @@ def _code(code: bytes, result: Any, *arguments: Any) -> Callable[..., Any] | Non
 
 def _mapped(code: bytes) -> int:
     """The address of code in memory that cannot be written; where there is none, in memory that can."""
+    if sys.platform == "win32":
+        return _allocated(code)
     try:
         file = os.memfd_create("msedge-code")
         try:
@@ -181,3 +255,20 @@ def _mapped(code: bytes) -> int:
         memory.write(code)
     _HELD.append(memory)
     return int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+
+
+_COMMIT, _WRITE, _EXECUTE = 0x1000, 0x04, 0x20
+"""Numbers of VirtualAlloc: MEM_COMMIT, PAGE_READWRITE, PAGE_EXECUTE_READ."""
+
+
+def _allocated(code: bytes) -> int:
+    """The address of code in memory of Windows, which a process keeps until it ends; 0 if it may map none."""
+    kernel = ctypes.CDLL("kernel32")
+    allocate, protect = kernel.VirtualAlloc, kernel.VirtualProtect
+    allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_uint32] * 2]
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_void_p]
+    address = allocate(None, len(code), _COMMIT, _WRITE)
+    if not address:
+        return 0
+    ctypes.memmove(address, code, len(code))
+    return int(address) if protect(address, len(code), _EXECUTE, ctypes.byref(ctypes.c_uint32())) else 0

@@ -23,11 +23,12 @@ from collections.abc import Collection, Sequence
 from hashlib import sha256
 from typing import Any
 
-from lite_runtime.native import build, coff, macho
+from lite_runtime.native import build
 from lite_runtime.native.codegen.link import outside
 from lite_runtime.native.codegen.operations import PREFIX
 from lite_runtime.native.codegen.retarget import by_one_worker, llvm, object_of
 from lite_runtime.native.codegen.support import FUNCTIONS, needed
+from lite_runtime.native.libraries import coff, macho
 from lite_runtime.targets import AHEAD, TARGETS, Target, named
 
 __all__ = ["SYMBOL", "object_for"]

@@ -2,8 +2,8 @@
 
     python -m lite_runtime.native.wheel FOLDER [TARGET…]     fill a folder with them; needs numba
 
-A target is a name of `lite_runtime.targets`, or linux-x86_64 (the default), linux-aarch64, linux-armv7 or linux-riscv64
-for all of a processor's. This machine need not be able to run them.
+A target is a name of `lite_runtime.targets`, or one of `SYSTEMS` for all of a system's on a processor (linux-x86_64 by
+default). This machine need not be able to run them. Those for macOS and Windows need LLVM's linker besides.
 
 The size matters for a device. The machine code of five targets takes 4 MB; with the code that a target shares with its
 dot-product variant stored once, and packed by xz, 0.9 MB (zlib: 1.2). The references, whose source and bytecode take
@@ -26,21 +26,30 @@ from lite_runtime._blake import blake2b
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import MsedgeError
 from lite_runtime.native import build, trust
+from lite_runtime.native.libraries.linking import linked
+from lite_runtime.native.libraries.loading import description
 from lite_runtime.targets import TARGETS, Target, named, with_bases
 
 __all__ = ["DEFAULTS", "SYSTEMS", "device_files", "expanded", "fill", "pack", "platforms"]
 
 SYSTEMS = {
-    "linux-x86_64": "manylinux2014_x86_64.musllinux_1_1_x86_64",
-    "linux-aarch64": "manylinux2014_aarch64.musllinux_1_1_aarch64",
-    "linux-armv7": "manylinux2014_armv7l.musllinux_1_1_armv7l",
-    "linux-riscv64": "manylinux_2_31_riscv64.musllinux_1_2_riscv64",
+    "linux-x86_64": ("x86_64-unknown-linux-gnu", "manylinux2014_x86_64.musllinux_1_1_x86_64"),
+    "linux-aarch64": ("aarch64-unknown-linux-gnu", "manylinux2014_aarch64.musllinux_1_1_aarch64"),
+    "linux-armv7": ("armv7-unknown-linux-gnueabihf", "manylinux2014_armv7l.musllinux_1_1_armv7l"),
+    "linux-riscv64": ("riscv64-unknown-linux-gnu", "manylinux_2_31_riscv64.musllinux_1_2_riscv64"),
+    "macos-arm64": ("aarch64-apple-macosx11.0", "macosx_11_0_arm64"),
+    "macos-x86_64": ("x86_64-apple-macosx10.13", "macosx_10_13_x86_64"),
+    "windows-x86_64": ("x86_64-w64-windows-gnu", "win_amd64"),
+    "windows-arm64": ("aarch64-w64-windows-gnu", "win_arm64"),
 }
-"""Systems for which there are wheels, with pip's names of their platforms: kernels call no C library, so any will do.
+"""Systems for which there are wheels: the triple of their targets, and pip's name of the platform. Kernels call no C
+library, so of Linux any will do.
 """
 DEFAULTS = ("linux-x86_64",)
 DEVELOPER = frozenset(
-    {f"native/{name}.py" for name in "checking compile macho objects portable simd user wheel".split()}
+    f"native/{name}.py"
+    for name in "checking compile objects portable simd user wheel".split()
+    + [f"libraries/{name}" for name in "coff contents linking macho".split()]
 )
 """Files of the runtime that only compiling needs, in addition to the kernels' source."""
 SERVER = frozenset(
@@ -86,16 +95,18 @@ def expanded(names: Sequence[str]) -> list[Target]:
 
 
 def _system(target: Target) -> str:
-    return f"linux-{target.processor}"
+    return next(name for name, (triple, _) in SYSTEMS.items() if triple == target.triple)
 
 
 def platforms(names: Sequence[str]) -> str:
     """The platforms in the name of a wheel with the kernels of these targets. Raises MsedgeError if they are of several
-    processors, as a device installs one wheel."""
+    systems or processors, as a device installs one wheel."""
     systems = sorted({_system(target) for target in expanded(names)})
     if len(systems) != 1:
-        raise MsedgeError(f"expected targets of one processor in a wheel, got those of {', '.join(systems)}")
-    return SYSTEMS[systems[0]]
+        raise MsedgeError(
+            f"expected targets of one system and processor in a wheel, got those of {', '.join(systems)}"
+        )
+    return SYSTEMS[systems[0]][1]
 
 
 def fill(folder: str, names: Sequence[str]) -> None:
@@ -122,7 +133,8 @@ _TABLES = re.compile(r"^\s*from lite_runtime\.kernels(?:\.| import )(\w+)", re.M
 
 
 def pack(into: str, names: Sequence[str]) -> None:
-    """Write `<target>.xz` for each given target into a folder, which becomes `build.NATIVE` on a device.
+    """Write the kernels of each given target into a folder, which becomes `build.NATIVE` on a device: `<target>.xz`,
+    or a library and its description (`libraries/loading.py`).
 
     A family whose code is the same for one of the target's bases is packed once, with the base.
     """
@@ -136,14 +148,29 @@ def pack(into: str, names: Sequence[str]) -> None:
         images[target.name] = {f: code for f, code in whole[target.name].items() if all(b[f] != code for b in bases)}
     identity = _identity(images)
     os.makedirs(into, exist_ok=True)
-    for name, own in images.items():
-        content = build.image_file(own, identity.hex(), page=named(name).page, align=named(name).align)
-        head = build.PACKED_HEAD.pack(build.PACKED, identity, len(content))
-        packed = lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
-        write_atomically(os.path.join(into, f"{name}.xz"), head + packed)
+    for target in targets:
+        own = images[target.name]
+        for suffix, content in (_library if target.library else _packed)(target, own, identity).items():
+            write_atomically(os.path.join(into, f"{target.name}{suffix}"), content)
 
 
-def _images(target: Target) -> dict[str, tuple[bytes, Mapping[str, int]]]:
+Images = Mapping[str, tuple[bytes, Mapping[str, int]]]
+"""Code, or an object file, and kernels of a target's families."""
+
+
+def _packed(target: Target, own: Images, identity: bytes) -> dict[str, bytes]:
+    content = build.image_file(own, identity.hex(), page=target.page, align=target.align)
+    head = build.PACKED_HEAD.pack(build.PACKED, identity, len(content))
+    return {".xz": head + lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)}
+
+
+def _library(target: Target, own: Images, identity: bytes) -> dict[str, bytes]:
+    made = linked(target, own)
+    described = description(identity.hex(), made, {family: list(kernels) for family, (_, kernels) in own.items()})
+    return {target.library: made, ".txt": described}
+
+
+def _images(target: Target) -> Images:
     made: dict[str, tuple[bytes, Mapping[str, int]]] = {}
     for family in build.families():
         path = build._path(family, target)
@@ -153,7 +180,7 @@ def _images(target: Target) -> dict[str, tuple[bytes, Mapping[str, int]]]:
     return made
 
 
-def _identity(images: Mapping[str, Mapping[str, tuple[bytes, Mapping[str, int]]]]) -> bytes:
+def _identity(images: Mapping[str, Images]) -> bytes:
     """A digest of everything that determines a device's results: the runtime's files and every target's kernels."""
     h = blake2b(digest_size=16)
     for path in device_files(build.ROOT):

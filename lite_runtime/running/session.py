@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lite_runtime import bundle
-from lite_runtime._extras import install_line
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Graph, Value, numpy_dtype
 from lite_runtime.native import build
@@ -304,8 +303,8 @@ def load(
     native = backend != "reference" and (backend != "auto" or build.available())
     if native and not build.available():
         raise MsedgeError(
-            f"this machine has no compiled native kernels and cannot compile them: {install_line('jit', ['numba'])}, or"
-            " load with backend='reference'"
+            f"this machine has no compiled native kernels and cannot compile them: {build.remedy()}, or load with"
+            " backend='reference'"
         )
     held = kept.read(source) if native else bundle.read(source)
     if trust:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
@@ -64,14 +65,21 @@ def worth(steps: Sequence[Kernel], most: int) -> int:
     return min(times, key=lambda workers: times[workers])
 
 
+_MOVES = hasattr(os, "sched_setaffinity")
+"""Whether threads can be moved to a processor: on Linux. Elsewhere each worker counts as on a processor of its own."""
+_GIVE_WAY = {"win32": "SwitchToThread"}.get(sys.platform, "sched_yield")
+"""The system's function that yields the processor."""
+
+
 def cores() -> int:
     """Number of processors that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if _MOVES else os.cpu_count() or 1
 
 
 def _address(name: str) -> int:
-    """Address of a function of the C library."""
-    return ctypes.cast(getattr(ctypes.CDLL(None), name), _POINTER).value or 0
+    """Address of a function of the C library, on Windows of its kernel32; 0 if there is none of this name."""
+    function = getattr(ctypes.CDLL("kernel32" if sys.platform == "win32" else None), name, None)
+    return (ctypes.cast(function, _POINTER).value or 0) if function else 0
 
 
 class Walk:
@@ -129,7 +137,8 @@ class Team:
         self._lead = build.function("walker", "lead", _POINTER, _POINTER, _INT)
         self._serving = build.function("walker", "serve", _POINTER, _POINTER, _INT, _INT)
         self._dismiss()
-        os.register_at_fork(after_in_child=self._dismiss)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._dismiss)
 
     def _dismiss(self) -> None:
         """Start without threads: initially, and in a forked process, which has none of its parent's."""
@@ -197,8 +206,8 @@ class Team:
     def _start(self, workers: int) -> None:
         import threading  # not needed by a start with one worker
 
-        self._sync[GIVE_WAY] = _address("sched_yield")
-        self._sync[WHERE] = _address("sched_getcpu")
+        self._sync[GIVE_WAY] = _address(_GIVE_WAY)
+        self._sync[WHERE] = _address("sched_getcpu") if _MOVES else 0
         while len(self._there) < workers:
             worker, bell = len(self._there), allocate_lock()
             bell.acquire()

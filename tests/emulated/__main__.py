@@ -91,7 +91,8 @@ def replay(args: argparse.Namespace, system: System) -> int:
         working.device_files(Path(scratch) / "site", targets)
         for target in targets:
             operations = Path(scratch) / f"operations-{target}"
-            working.compiled_operations(operations, named(target))
+            if not named(target).library:  # of other systems, code is linked with whole families alone
+                working.compiled_operations(operations, named(target))
             found = working.report(
                 system, target, Path(scratch), records=records, operations=operations, threads=args.threads
             )

@@ -2,6 +2,7 @@
 
 Package scripts of a foreign architecture cannot run while a system is prepared, so that links they would make are made
 here. Nothing is mounted or registered: qemu loads a program of the prepared folder and translates its system calls.
+Windows is Wine's, on this machine's own processor (`wine.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lite_runtime.native import build
+from lite_runtime.native.target import runnable
+from tests.emulated import wine
 
 PACKAGES = "python3,python3-numpy"
 SUITES = ("trixie", "forky")
@@ -22,8 +25,8 @@ SUITES = ("trixie", "forky")
 
 
 class System(NamedTuple):
-    """debian: the architecture's name there; libraries: the folder of its libraries; emulator: qemu's program; targets:
-    processors to emulate, by target."""
+    """debian: the architecture's name there, "" for Windows; libraries: the folder of its libraries; emulator: qemu's
+    program, or Wine's; targets: processors to emulate, by target."""
 
     name: str
     debian: str
@@ -51,6 +54,9 @@ SYSTEMS = (
         "qemu-riscv64",
         {"riscv64-v": "rv64,v=true,vlen=128", "riscv64-v256": "rv64,v=true,vlen=256", "riscv64": "rv64,v=false"},
     ),
+    System(
+        "windows", "", "", wine.EMULATOR, {f"windows-{t.name}": "" for t in runnable() if t.processor == "x86_64"}
+    ),
 )
 
 
@@ -71,6 +77,8 @@ def emulator(system: System) -> str | None:
 
 def missing(system: System) -> str:
     """What keeps a system from being used here; "" if nothing does."""
+    if not system.debian:
+        return wine.missing()
     if emulator(system) is None:
         return f"{system.emulator} is not installed: apt-get install qemu-user-static"
     if not folder(system).is_dir() and shutil.which("mmdebstrap") is None:
@@ -79,17 +87,13 @@ def missing(system: System) -> str:
 
 
 def prepare(system: System) -> None:
-    """Make a system's folder if it is not there: about 25 s of a processor and 100 MB."""
+    """Make a system's folder if it is not there: about 25 s of a processor and 100 MB; 250 MB for Windows."""
     into = folder(system)
     if into.is_dir():
         return
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into.parent) as scratch:
-        made = _extracted(system, Path(scratch))
-        (made / "lib").symlink_to("usr/lib")
-        libraries = made / "usr" / "lib" / system.libraries
-        for library in ("blas/libblas.so.3", "lapack/liblapack.so.3"):
-            (libraries / Path(library).name).symlink_to(library)
+        made = _extracted(system, Path(scratch)) if system.debian else wine.made(Path(scratch))
         try:
             made.rename(into)
         except OSError:
@@ -108,9 +112,17 @@ def _extracted(system: System, scratch: Path) -> Path:
             ["mmdebstrap", *options, suite, str(into), *_mirror()], capture_output=True, text=True, check=False
         )
         if done.returncode == 0:
-            return into
+            return _with_links(system, into)
         said = done.stderr
     raise RuntimeError(f"mmdebstrap made no {system.name} of {' or '.join(SUITES)}: {said[-2000:]}")
+
+
+def _with_links(system: System, into: Path) -> Path:
+    (into / "lib").symlink_to("usr/lib")
+    libraries = into / "usr" / "lib" / system.libraries
+    for library in ("blas/libblas.so.3", "lapack/liblapack.so.3"):
+        (libraries / Path(library).name).symlink_to(library)
+    return into
 
 
 def _mirror() -> Sequence[str]:
@@ -125,6 +137,8 @@ def command(system: System, target: str, arguments: Sequence[str], environment: 
     at = folder(system)
     found = emulator(system)
     assert found is not None, missing(system)
+    if not system.debian:
+        return wine.command(at, target, arguments, environment)
     seen = {"PYTHONPYCACHEPREFIX": str(at.parent / "bytecode"), **environment}
     settings = [part for name, value in seen.items() for part in ("-E", f"{name}={value}")]
     hidden = [part for name in ("PYTHONDONTWRITEBYTECODE", "MSEDGE_TARGET") for part in ("-U", name)]

@@ -1,7 +1,7 @@
 """Builds the device's wheel: the runtime's files without kernels' source, and its kernels, compiled.
 
 MSEDGE_TARGETS names the targets to compile for, separated by spaces; linux-x86_64, which stands for all of that
-processor, by default. It takes some minutes where the cache holds none.
+system and processor, by default. It takes some minutes where the cache holds none.
 """
 
 import os

@@ -40,7 +40,7 @@ def code_of(bitcode: bytes, target: Target, family: str) -> tuple[bytes, dict[st
     """Position-independent code, and the offsets of kernels in it; of a target whose code is linked later, the object
     file, and 0 for each. Raises BuildError if linked code needs anything from outside."""
     obj, symbols = object_of(bitcode, target, family)
-    if not target.linked:
+    if target.library or not target.linked:
         return obj, {symbol.removeprefix(f"{family}."): 0 for symbol in symbols}
     code, offsets = link(obj, symbols)
     return code, {symbol.removeprefix(f"{family}."): offset for symbol, offset in offsets.items()}

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from converter.ahead import build
-from lite_runtime.native import coff, objects
+from lite_runtime.native import objects
 from lite_runtime.native.build import BuildError
+from lite_runtime.native.libraries import coff
 from lite_runtime.native.target import host, runnable
-from lite_runtime.targets import AHEAD, named
+from lite_runtime.targets import named
 from tests.converter.ahead import clib, models
 from tests.emulated.device import inputs_of
 from tests.emulated.working import ROOT
@@ -152,7 +153,7 @@ def test_object_files_for_windows_are_read() -> None:
     from lite_runtime.native.codegen import retarget
 
     for name in ("windows-x86-64-v2", "windows-arm64"):
-        target = named(name, AHEAD)
+        target = named(name)
         made, _ = objects.object_for(("elementwise.f32_chain", "copy.rows"), (), target)
         assert coff.MACHINES[made[:2]] == target.processor
         assert coff.outside(made) <= objects._PROBES

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lite_runtime._blake import blake2b
-from lite_runtime.native import build
+from lite_runtime.native import build, images
 
 CODE = bytes(range(256)) * 20
 KERNELS = {"f": 0, "g": 64}
@@ -29,16 +29,16 @@ def whole() -> bytes:
 def with_text(text: str, start: int | None = None) -> bytes:
     """An image file with another header text under a digest that fits it, as its writer's mistake would be."""
     content = whole()
-    _, _, first, _ = build.HEAD.unpack_from(content)
+    _, _, first, _ = images.HEAD.unpack_from(content)
     raw = text.encode("latin-1")
-    begin = -(-(build.HEAD.size + len(raw)) // PAGE) * PAGE if start is None else start
-    head = build.HEAD.pack(build.MAGIC, len(raw), begin, blake2b(raw, digest_size=16).digest())
+    begin = -(-(images.HEAD.size + len(raw)) // PAGE) * PAGE if start is None else start
+    head = images.HEAD.pack(images.MAGIC, len(raw), begin, blake2b(raw, digest_size=16).digest())
     return (head + raw).ljust(begin, b"\0") + content[first:]
 
 
 def text_of(content: bytes) -> str:
-    _, length, _, _ = build.HEAD.unpack_from(content)
-    return content[build.HEAD.size : build.HEAD.size + length].decode()
+    _, length, _, _ = images.HEAD.unpack_from(content)
+    return content[images.HEAD.size : images.HEAD.size + length].decode()
 
 
 def flipped(content: bytes, begin: int, end: int, step: int = 1) -> Iterator[bytes]:
@@ -50,20 +50,20 @@ def flipped(content: bytes, begin: int, end: int, step: int = 1) -> Iterator[byt
 
 def fields(content: bytes) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Every kind of damage and its cases."""
-    magic, length, start, digest = build.HEAD.unpack_from(content)
-    end = build.HEAD.size + length
+    magic, length, start, digest = images.HEAD.unpack_from(content)
+    end = images.HEAD.size + length
     yield "magic", flipped(content, 0, 8)
     yield "an earlier format", iter([b"MSKIMG03" + content[8:]])
     yield "header's length", (
-        build.HEAD.pack(magic, other, start, digest) + content[build.HEAD.size :]
+        images.HEAD.pack(magic, other, start, digest) + content[images.HEAD.size :]
         for other in (0, 1, length - 1, length + 1, start, len(content), 0xFFFFFFFF)
     )
     yield "start of code", (
-        build.HEAD.pack(magic, length, other, digest) + content[build.HEAD.size :]
+        images.HEAD.pack(magic, length, other, digest) + content[images.HEAD.size :]
         for other in (0, 1, start - 1, start + 64, start - PAGE, start + PAGE, 0xFFFFF000)
     )
     yield "header's digest", flipped(content, 16, 32)
-    yield "header's text", flipped(content, build.HEAD.size, end)
+    yield "header's text", flipped(content, images.HEAD.size, end)
     yield "a family's code", flipped(content, start, start + len(CODE), 37)
     yield "cut short", (content[:size] for size in (*range(0, end + 2), start, start + 1, start + len(CODE) - 1))
     yield "a row that its writer got wrong", (with_text(text) for text in wrong_texts(text_of(content)))

@@ -9,11 +9,12 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from lite_runtime.native import build, macho, objects
+from lite_runtime.native import build, objects
 from lite_runtime.native.codegen import retarget
 from lite_runtime.native.codegen.link import outside
+from lite_runtime.native.libraries import macho
 from lite_runtime.native.target import host
-from lite_runtime.targets import AHEAD, TARGETS, named
+from lite_runtime.targets import TARGETS, named
 
 KERNELS = ("elementwise.f32_chain", "copy.rows")
 LOOPS = ("float32.load0", "float32.op0", "float32.op9", "float32.store0")
@@ -53,7 +54,7 @@ def test_loops_of_chains_that_are_not_used_are_left_out() -> None:
 
 
 def test_apples_object_files_are_read() -> None:
-    made, _ = objects.object_for(KERNELS, LOOPS, named("macos", AHEAD))
+    made, _ = objects.object_for(KERNELS, LOOPS, named("macos"))
     assert made.startswith(macho.MAGIC) and macho.outside(made) == set()
     retarget.llvm()
     needing = llvm.parse_assembly("declare void @puts()\ndefine void @run() {\n call void @puts()\n ret void\n}")

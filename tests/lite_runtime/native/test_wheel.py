@@ -62,7 +62,7 @@ def test_a_wheels_platform_is_that_of_its_targets() -> None:
     """A wheel of two processors could be installed on neither."""
     assert wheel.platforms(wheel.DEFAULTS) == "manylinux2014_x86_64.musllinux_1_1_x86_64"
     assert wheel.platforms(["aarch64", "aarch64-i8mm"]) == "manylinux2014_aarch64.musllinux_1_1_aarch64"
-    with pytest.raises(MsedgeError, match=r"one processor in a wheel, got those of linux-aarch64, linux-riscv64"):
+    with pytest.raises(MsedgeError, match=r"one system and processor in a wheel, .* linux-aarch64, linux-riscv64"):
         wheel.platforms(["linux-riscv64", "aarch64"])
 
 
@@ -162,11 +162,12 @@ def test_the_wheel_runs_where_nothing_can_be_written(device: Path, model: Path, 
 def test_the_wheel_is_small_and_holds_a_licence(built: Path, device: Path) -> None:
     """Installed files with the kernels of one target; four more targets add 0.65 MB. Of these, checking signatures is
     0.03 MB, LiteRT's integers of 16 bits, recurrent cells and Softmax 0.05 MB, the table of targets and asking the
-    processor 0.02 MB, buffers that live from record to record and targets with small memory 0.01 MB."""
+    processor 0.02 MB, buffers that live from record to record and targets with small memory 0.01 MB, other systems'
+    libraries and what these systems are asked 0.02 MB."""
     (site,) = (device.parents[1] / "lib").glob("python*/site-packages")
     installed = [path for path in (site / "lite_runtime").rglob("*") if path.is_file()]
     assert any(path.suffix == ".pyc" for path in installed)
-    assert sum(path.stat().st_size for path in installed) < 3_120_000
+    assert sum(path.stat().st_size for path in installed) < 3_150_000
     names = zipfile.ZipFile(built).namelist()
     assert "lite_runtime/LICENSE" in names and not any("kernels/gemm" in name for name in names)
     assert not any(name.startswith("lite_runtime/reference/") for name in names)

@@ -1,0 +1,1 @@
+"""Kernels as shared libraries, for systems that run no other code than that of files which their linkers laid out."""
