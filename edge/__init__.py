@@ -12,15 +12,18 @@ from lite_runtime._lazy import lazy
 if TYPE_CHECKING:
     from edge.client import Client
     from edge.gateway.errors import GatewayError
+    from edge.gateway.processing.prepared import prepared
 
 __all__ = [
     "Client",
     "GatewayError",
+    "prepared",
 ]
 
 _HOMES = {
     "Client": "edge.client",
     "GatewayError": "edge.gateway.errors",
+    "prepared": "edge.gateway.processing.prepared",
 }
 """Every public name and the module that defines it."""
 

@@ -31,7 +31,7 @@ _ARRAYS = {
 """JavaScript's arrays by dtype, as in `web/msedge.mjs`."""
 SCRIPTS = (
     *("msedge", "msedge-blake", "msedge-engine", "msedge-errors", "msedge-files", "msedge-flat", "msedge-input"),
-    *("msedge-state", "msedge-team", "msedge-worker"),
+    *("msedge-media", "msedge-picture", "msedge-sound", "msedge-state", "msedge-steps", "msedge-team", "msedge-worker"),
 )
 """Modules of JavaScript in `web/`; the first is the one that programs import."""
 
@@ -63,6 +63,7 @@ def _files(types: str, package: Mapping[str, object], readme: str) -> dict[str, 
     return {
         **{f"{name}.mjs": (web / f"{name}.mjs").read_bytes() for name in SCRIPTS},
         "msedge.d.mts": ((web / "msedge.d.mts").read_text("utf-8") + types).encode(),
+        "msedge-media.d.mts": (web / "msedge-media.d.mts").read_bytes(),
         "package.json": (json.dumps(package, indent=2) + "\n").encode(),
         "README.md": readme.encode(),
     }
@@ -89,7 +90,10 @@ _RUNTIME: dict[str, Any] = {
     "license": "Apache-2.0",
     "type": "module",
     "sideEffects": False,
-    "exports": {".": {"types": "./msedge.d.mts", "default": "./msedge.mjs"}},
+    "exports": {
+        ".": {"types": "./msedge.d.mts", "default": "./msedge.mjs"},
+        "./media": {"types": "./msedge-media.d.mts", "default": "./msedge-media.mjs"},
+    },
     "files": ["*.mjs", "*.d.mts"],
     "engines": {"node": ">=20"},
 }
@@ -120,6 +124,9 @@ the model, with types of its inputs and outputs; this package serves programs wh
 
 State, for models that train: `model.state()`, `setState`, `resetState`; `saveState()` and `loadState()` keep it in the
 browser's database, `stateFile()` and `loadStateFile(bytes)` as a file that msedge's Python reads and writes too.
+
+`model.prepare({ image: video })` and `model.prepare({ sound: await record({ seconds: 1 }) })` make inputs by the
+processing that the model's bundle declares; `camera` and `record` are in `@msedge/runtime/media`.
 
 Pages: https or localhost; with a Content-Security-Policy `script-src 'self' 'wasm-unsafe-eval'`, `connect-src` with the
 models' origin, and `worker-src 'self'` for threads. Threads also need the headers

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import numpy as np
@@ -40,6 +41,10 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 """A path, or the bytes themselves in any object with the buffer protocol (including `mmap.mmap`)."""
 
 
+_TOO_LARGE = (errno.EFBIG, errno.ENOMEM)
+"""Errors of files that fit into no memory, or not beside what is there: 2 or 3 GiB on 32-bit systems."""
+
+
 def opened(source: Source, kind: Kind = BUNDLE) -> File:
     """A container's sections from a path, which is mapped, or from memory, which is not copied; all digests are
     checked.
@@ -70,8 +75,9 @@ def _map(path: str | os.PathLike[str], kind: Kind) -> memoryview:
         fix = f"check the path, or {kind.make}"
         raise BundleError(f"{shown!r}: expected a file, got no file of that name; {fix}") from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BundleError(f"cannot read {shown!r}: {reason}; check the path and its permissions") from error
+        reason, number = getattr(error, "strerror", None) or error, getattr(error, "errno", None)
+        fix = "use a 64-bit system" if number in _TOO_LARGE else "check the path and its permissions"
+        raise BundleError(f"cannot read {shown!r}: {reason}; {fix}") from error
     if data is None:
         raise BundleError(f"{shown!r}: expected a file, got a folder or device; give the path of a file")
     if not data:

@@ -7,6 +7,7 @@ are checked where they are known, by the operators' own rules.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, NoReturn
@@ -32,8 +33,9 @@ __all__ = [
 ]
 
 FIX = "convert the model again"
-MAX_BYTES = 1 << 48
-"""The largest size in bytes that a tensor may declare: far beyond any machine, and 2**15 of them still fit an int64."""
+MAX_BYTES = min(1 << 48, sys.maxsize)
+"""The largest size in bytes that a tensor may declare: far beyond any 64-bit machine, and 2**15 of them still fit an
+int64; on 32-bit systems what NumPy can count."""
 MAX_DEPTH = 32
 """The greatest nesting depth of graphs, and of provenance and metadata."""
 MAX_RANK = 32

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lite_runtime.errors import MsedgeError, ShapeError
-from lite_runtime.graph import Array, Attr, Graph, Node, Spec, Value, spec_of
+from lite_runtime.graph import Array, Attr, Graph, Node, Spec, Value, itemsize, spec_of
 from lite_runtime.graph.verify import MAX_BYTES, MAX_RANK
 from lite_runtime.operators import OPERATORS
 from lite_runtime.operators.record import CUSTOM
@@ -210,11 +210,13 @@ def _infer(node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array]) ->
 
 
 def _check_size(node: Node, spec: Spec) -> None:
-    """Raise ShapeError for arrays that NumPy cannot hold: too many axes, or sizes whose product without zeros exceeds
+    """Raise ShapeError for arrays that NumPy cannot hold: too many axes, or bytes that, without sizes of zero, exceed
     all memory."""
-    if len(spec.shape) > MAX_RANK or prod(d or 1 for d in spec.shape) > MAX_BYTES:
+    if len(spec.shape) > MAX_RANK or prod(d or 1 for d in spec.shape) * itemsize(spec.dtype) > MAX_BYTES:
         shown = list(spec.shape) if len(spec.shape) <= MAX_RANK else f"{len(spec.shape)} axes"
-        raise ShapeError(f"{node.where}: expected a result of at most {MAX_RANK} axes and 2**48 elements, got {shown}")
+        raise ShapeError(
+            f"{node.where}: expected a result of at most {MAX_RANK} axes and {MAX_BYTES} bytes, got {shown}"
+        )
 
 
 def _prune(nodes: Sequence[Node], wanted: Iterable[str]) -> tuple[Node, ...]:

@@ -1,6 +1,6 @@
 """Runs on the emulated processor: replays recorded runs of bundles, and calls compiled operations.
 
-    python device.py [--records FOLDER] [--bundles FOLDER] [--operations FOLDER]
+    python device.py [--records FOLDER] [--bundles FOLDER] [--operations FOLDER] [--hostile FOLDER]
 
 The last line of stdout is a report in JSON.
 
@@ -95,6 +95,17 @@ def digest(path: Path) -> dict[str, Any]:
     }
 
 
+def refusal(path: Path) -> dict[str, Any]:
+    """Why a file is refused; "" for one that is read. Another error than BundleError is a failure."""
+    from lite_runtime import BundleError, bundle
+
+    try:
+        bundle.read(str(path))
+    except BundleError as problem:
+        return {"refused": str(problem).replace(str(path), path.name)}
+    return {"refused": ""}
+
+
 def sha256_of(array: Any) -> str:
     """The first 16 digits of an array's digest."""
     return hashlib.sha256(array.tobytes()).hexdigest()[:16]
@@ -150,7 +161,7 @@ def _files(folder: Path | None, pattern: str) -> list[Path]:
 def main() -> None:
     """Everything in the given folders; failures are in the report, with their reasons."""
     parser = argparse.ArgumentParser()
-    for name in ("records", "bundles", "operations"):
+    for name in ("records", "bundles", "operations", "hostile"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
@@ -168,6 +179,7 @@ def main() -> None:
             failed[f"operation {path.stem}"] = str(problem)
     work = [(path, lambda path: replay(path, args.threads)) for path in _files(args.records, "*.npz")]
     work += [(path, digest) for path in _files(args.bundles, "*.mslite")]
+    work += [(path, refusal) for path in _files(args.hostile, "*.mslite")]
     for path, run in work:
         try:
             ran[path.stem] = run(path)

@@ -1,4 +1,4 @@
-"""Emulated systems: what they are, how they are prepared, and how a Python program is run on one.
+"""Emulated systems: what they are, how they and their emulators are prepared, and how a Python program is run on one.
 
 Package scripts of a foreign architecture cannot run while a system is prepared, so that links they would make are made
 here. Nothing is mounted or registered: qemu loads a program of the prepared folder and translates its system calls.
@@ -19,9 +19,10 @@ from lite_runtime.native import build
 from lite_runtime.native.target import runnable
 from tests.emulated import wine
 
-PACKAGES = "python3,python3-numpy"
+PACKAGES, EMULATORS = "python3,python3-numpy", "qemu-user"
 SUITES = ("trixie", "forky")
-"""Debian's releases that have what is needed; the next is tried where a mirror has only part of one, for a while."""
+"""Debian's releases that have what is needed; the next is tried where a mirror has only part of one, for a while. Their
+qemu is 10 or later: 7.2, of the release before, ends where a vector comparison of RISC-V lies across two pages."""
 
 
 class System(NamedTuple):
@@ -70,59 +71,73 @@ def folder(system: System) -> Path:
     return Path(build.cache_folder()) / "emulated" / system.name
 
 
-def emulator(system: System) -> str | None:
-    """Path of the installed emulator; None if there is none."""
-    return shutil.which(f"{system.emulator}-static") or shutil.which(system.emulator)
+def emulator(system: System) -> Path:
+    """Where a system's emulator is, or will be: a program without libraries, beside the systems."""
+    return folder(system).parent / "emulators" / system.emulator
 
 
 def missing(system: System) -> str:
     """What keeps a system from being used here; "" if nothing does."""
     if not system.debian:
         return wine.missing()
-    if emulator(system) is None:
-        return f"{system.emulator} is not installed: apt-get install qemu-user-static"
-    if not folder(system).is_dir() and shutil.which("mmdebstrap") is None:
-        return f"{system.name} is not prepared, and mmdebstrap is not installed: apt-get install mmdebstrap"
-    return ""
+    if folder(system).is_dir() and emulator(system).is_file():
+        return ""
+    install = "" if shutil.which("mmdebstrap") else "apt-get install mmdebstrap; "
+    return f"{system.name} is not prepared: {install}python -m tests.emulated prepare"
 
 
 def prepare(system: System) -> None:
-    """Make a system's folder if it is not there: about 25 s of a processor and 100 MB; 250 MB for Windows."""
+    """Make a system's folder and the emulators if they are not there: about 30 s of a processor and 150 MB; 250 MB for
+    Windows. Raises RuntimeError where they cannot be had."""
     into = folder(system)
-    if into.is_dir():
-        return
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into.parent) as scratch:
-        made = _extracted(system, Path(scratch)) if system.debian else wine.made(Path(scratch))
-        try:
-            made.rename(into)
-        except OSError:
-            if not into.is_dir():  # another process was first
-                raise
+        if not into.is_dir():
+            _placed(_system(system, Path(scratch)) if system.debian else wine.made(Path(scratch)), into)
+        if system.debian and not emulator(system).is_file():
+            _placed(_emulators(Path(scratch)), emulator(system).parent)
 
 
-def _extracted(system: System, scratch: Path) -> Path:
-    """A folder with the system's packages. Raises RuntimeError, with what was said, if no release can be had."""
-    options = ["--quiet", "--variant=extract", f"--arch={system.debian}", f"--include={PACKAGES}"]
+def _placed(made: Path, into: Path) -> None:
+    try:
+        made.rename(into)
+    except OSError:
+        if not into.is_dir():  # another process was first
+            raise
+
+
+def _system(system: System, scratch: Path) -> Path:
+    made = _extracted(scratch, system.name, f"--arch={system.debian}", f"--include={PACKAGES}")
+    (made / "lib").symlink_to("usr/lib")
+    libraries = made / "usr" / "lib" / system.libraries
+    for library in ("blas/libblas.so.3", "lapack/liblapack.so.3"):
+        (libraries / Path(library).name).symlink_to(library)
+    return made
+
+
+def _emulators(scratch: Path) -> Path:
+    """Of a package of 455 MB the programs for the systems, 46 MB."""
+    made, whole = scratch / "chosen", _extracted(scratch, "emulators", f"--include={EMULATORS}")
+    made.mkdir()
+    for system in (system for system in SYSTEMS if system.debian):
+        (whole / "usr" / "bin" / system.emulator).rename(made / system.emulator)
+    return made
+
+
+def _extracted(scratch: Path, what: str, *chosen: str) -> Path:
+    """A folder with packages of Debian. Raises RuntimeError, with what was said, if no release can be had."""
+    options = ["--quiet", "--variant=extract", *chosen]
     options.append("--aptopt=Acquire::Check-Valid-Until false")  # a mirror that is behind serves as well
     said = ""
     for suite in SUITES:
-        into = scratch / suite
+        into = scratch / f"{what}-{suite}"
         done = subprocess.run(
             ["mmdebstrap", *options, suite, str(into), *_mirror()], capture_output=True, text=True, check=False
         )
         if done.returncode == 0:
-            return _with_links(system, into)
+            return into
         said = done.stderr
-    raise RuntimeError(f"mmdebstrap made no {system.name} of {' or '.join(SUITES)}: {said[-2000:]}")
-
-
-def _with_links(system: System, into: Path) -> Path:
-    (into / "lib").symlink_to("usr/lib")
-    libraries = into / "usr" / "lib" / system.libraries
-    for library in ("blas/libblas.so.3", "lapack/liblapack.so.3"):
-        (libraries / Path(library).name).symlink_to(library)
-    return into
+    raise RuntimeError(f"mmdebstrap made no {what} of {' or '.join(SUITES)}: {said[-2000:]}")
 
 
 def _mirror() -> Sequence[str]:
@@ -135,8 +150,6 @@ def _mirror() -> Sequence[str]:
 def command(system: System, target: str, arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """The command that runs a system's Python on an emulated processor. environment: what it sees in addition."""
     at = folder(system)
-    found = emulator(system)
-    assert found is not None, missing(system)
     if not system.debian:
         return wine.command(at, target, arguments, environment)
     seen = {"PYTHONPYCACHEPREFIX": str(at.parent / "bytecode"), **environment}
@@ -144,7 +157,8 @@ def command(system: System, target: str, arguments: Sequence[str], environment: 
     hidden = [part for name in ("PYTHONDONTWRITEBYTECODE", "MSEDGE_TARGET") for part in ("-U", name)]
     # Variables to remove come before those to set: one that is removed later would be missing.
     python = str(at / "usr" / "bin" / "python3")
-    return [found, "-cpu", system.targets[target], "-L", str(at), *hidden, *settings, python, *arguments]
+    processor = ["-cpu", system.targets[target], "-L", str(at)]
+    return [str(emulator(system)), *processor, *hidden, *settings, python, *arguments]
 
 
 def run(system: System, target: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float) -> str:

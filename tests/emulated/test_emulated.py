@@ -5,22 +5,28 @@
 
 from __future__ import annotations
 
+import difflib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lite_runtime.bundle.layout import BUNDLE, NEEDS, REQUIRED, Row, packed_version, table_of
 from lite_runtime.native import build
 from lite_runtime.native.target import host
 from lite_runtime.native.wheel import device_files
 from lite_runtime.targets import named
-from tests.emulated import systems, working
+from tests.emulated import lists, systems, working
+from tests.emulated.lists import TARGETS
 from tests.emulated.systems import SYSTEMS, System
+from tests.fuzz.bundles import case
+from tests.fuzz.mutate import pack, unpack
+from tests.fuzz.seeds import seed_bundles
 from tests.integers.digests import digest_of, recorded, write_bundles
 
 BEST = {"aarch64": "aarch64-i8mm", "armv7": "armv7", "riscv64": "riscv64-v256"}
 """The target with most instructions of its own, by system."""
-MODELS = {"aarch64": "aarch64-dotprod", "armv7": "armv7", "riscv64": "riscv64-v", "windows": "windows-x86-64-v3"}
-"""The target whose wheel is installed for whole models, by system: the most common one."""
 pytestmark = pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
 
 
@@ -28,8 +34,6 @@ def needs(system: System) -> None:
     """Skip the test if the system cannot be emulated here."""
     if problem := systems.missing(system):
         pytest.skip(problem)
-    if not systems.folder(system).is_dir():
-        pytest.skip(f"{system.name} is not prepared: python -m tests.emulated prepare")
 
 
 @pytest.mark.parametrize("system", [system for system in SYSTEMS if system.debian], ids=lambda system: system.name)
@@ -52,7 +56,7 @@ def test_operations_of_a_device_give_numpys_results(system: System, tmp_path: Pa
 def test_integer_models_on_a_device_give_the_recorded_bits(system: System, tmp_path: Path) -> None:
     """With the files of a device's wheel."""
     needs(system)
-    target = MODELS[system.name]
+    target = TARGETS.get(system.name, "windows-x86-64-v3")
     if target not in system.targets:
         pytest.skip(f"this processor is not of {target}")
     working.device_files(tmp_path / "site", [target])
@@ -60,3 +64,77 @@ def test_integer_models_on_a_device_give_the_recorded_bits(system: System, tmp_p
     found = working.report(system, target, tmp_path, bundles=tmp_path / "bundles")
     assert (found["target"], found["failed"]) == (target, {})
     assert {name: digest_of(one) for name, one in found["ran"].items()} == recorded()
+
+
+HOSTILE = 300
+"""Files of the fuzzer."""
+LARGE: tuple[dict[int, object], ...] = (
+    {1: [0, 1 << 33], 3: 0},
+    {1: [1 << 33, 0, 3], 3: 0},
+    {1: [1 << 31]},
+    {1: [1 << 16, 1 << 16], 3: 0},  # 0 elements, if 32 bits counted them
+    *({at: value} for at in (2, 3) for value in (1 << 31, (1 << 32) - 64, 1 << 32, 1 << 63)),
+)
+"""Other words of a tensor's row: its shape, its offset, its bytes."""
+
+
+def with_large_tensors(data: bytes) -> Iterator[bytes]:
+    """A bundle with one row of its tensors changed, and right digests."""
+    parts = unpack(data)
+    manifest = json.loads(dict((name, content) for name, content, _ in parts)["manifest"])
+    rows = manifest["tensors"]["weights"]
+    for i, row in enumerate(rows):
+        for changes in LARGE if len(row) == 5 else ():
+            rows[i] = [changes.get(at, value) for at, value in enumerate(row)]
+            text = json.dumps(manifest).encode()
+            yield pack([(name, text if name == "manifest" else content, flags) for name, content, flags in parts])
+        rows[i] = row
+
+
+def test_sizes_beyond_32_bits_are_refused_by_a_32_bit_system(tmp_path: Path) -> None:
+    """Hostile bundles have the same end there and here, but for tensors and files that only 64 bits can count. The two
+    largest files have whole tables, sections beyond 2 GiB, and no contents."""
+    needs(systems.named("armv7"))
+    files, seeds = tmp_path / "files", seed_bundles()
+    files.mkdir()
+    hostile = [*(case(31, number, seeds) for number in range(HOSTILE)), *with_large_tensors(seeds[0])]
+    for number, content in enumerate(hostile):
+        (files / f"{number:03}.mslite").write_bytes(content)
+    for name, size in (("3 GiB", 3 << 30), ("6 GiB", 6 << 30)):
+        rows = [Row("manifest", 64, REQUIRED, 0, bytes(32)), Row("more", size, 0, 0, bytes(32))]
+        rows.append(Row("weights", 4096, REQUIRED, 0, bytes(32)))
+        table, offsets = table_of(rows, packed_version(NEEDS), BUNDLE)
+        with (files / f"{name}.mslite").open("wb") as file:
+            file.write(table)
+            file.truncate(offsets[-1] + 4096)  # takes no room on the disk
+    working.device_files(tmp_path / "site", ["armv7"])
+    there = working.report(systems.named("armv7"), "armv7", tmp_path, hostile=files)
+    here = working.report_here(hostile=files)
+    assert (there["failed"], here["failed"]) == ({}, {})
+    ends = {name: (here["ran"][name]["refused"], one["refused"]) for name, one in there["ran"].items()}
+    large = {name: ends.pop(name) for name in ("3 GiB", "6 GiB")}
+    for name, (wide, narrow) in large.items():
+        assert "section 'manifest'" in wide
+        assert narrow.startswith(f"cannot read '{name}.mslite': ") and narrow.endswith("; use a 64-bit system")
+    limit, lacks = f"at most {2**31 - 1} bytes", "needs the package ml_dtypes"
+    others = [(wide, narrow) for wide, narrow in ends.values() if wide != narrow and lacks not in narrow]
+    assert [(wide, narrow) for wide, narrow in others if limit not in narrow] == []
+    assert len(ends) == len(hostile) > HOSTILE + 20
+    assert sum(narrow == "" for _, narrow in ends.values()) > 50 and len(others) > 3
+
+
+@pytest.mark.slow
+def test_other_processors_compute_what_their_lists_say(tmp_path: Path) -> None:
+    """What the runtime's tests run here, recorded and replayed there. A row that is new, gone, or equal less or more
+    often than it was is shown."""
+    if (target := host()) is not None and not target.shape.fused:
+        pytest.skip(f"{target.name} rounds products and sums apart, and other bits are recorded")
+    for system in SYSTEMS:
+        needs(system)
+    changed = list[str]()
+    for target, found in lists.replayed(tmp_path):
+        assert found["target"] == target
+        changed += [f"{target}, {name}: {why.strip()}" for name, why in found["failed"].items()]
+        before = lists.path(target).read_text().splitlines()
+        changed += difflib.unified_diff(before, lists.listed(found).splitlines(), target, "now", "", "", 0, "")
+    assert not changed, "\n".join([*changed, "if these are meant: python -m tests.emulated lists"])

@@ -1,47 +1,39 @@
-// Pictures as a model's inputs, by the processing that its bundle declares (processing.json): the same numbers from the
-// same pixels as the gateway's (edge/gateway/processing), with one exception: Pillow's filters go along columns first
-// for some sizes, and these always along rows, so that bytes may differ by 1 (bilinear) or a few. Sound and other
-// sources are not read here.
-//
-// A tensor is {data, shape, dtype}; pictures are uint8 [height, width, channels].
+// A model's inputs from pictures and sounds, by the processing that its bundle declares (processing.json): the steps that
+// the gateway takes (edge/gateway/processing), one row after the other. Other sources are not read here.
 
-import { article, MsedgeError } from "./msedge-errors.mjs";
 import { ARRAYS } from "./msedge-flat.mjs";
+import { fail, STEPS } from "./msedge-steps.mjs";
 
-const { fround } = Math;
-const LIMITS = {
-  uint8: [0, 255], int8: [-128, 127], uint16: [0, 65535], int16: [-32768, 32767], int32: [-(2 ** 31), 2 ** 31 - 1],
-};
+/** The modules that read what an input begins with, fetched where one is declared: read(item, options), STEPS. */
+const SOURCES = { image: () => import("./msedge-picture.mjs"), audio: () => import("./msedge-sound.mjs") };
 
-function fail(text) {
-  throw new MsedgeError(`processing: ${text}; declare others when the model is converted, or give its inputs as arrays`);
-}
-
-/** Inputs for a run: pictures by the names that the declaration gives them, one or a list of as many as the batch has. */
-export function prepared(declaration, pictures, ports) {
-  const given = { ...pictures };
+/** Inputs for a run: files by the names that the declaration gives them, one or a list of as many as the batch has. */
+export async function prepared(declaration, files, ports) {
+  const given = { ...files };
   for (const { name, feeds, steps } of declaration.inputs ?? []) {
     if (!Object.hasOwn(given, name)) continue;
     const port = ports.find((each) => each.name === feeds), [source, ...others] = steps;
     if (!port) fail(`it feeds ${feeds}, which is no input of this signature`);
-    if (source.step !== "image") fail(`${name} begins with ${source.step}, and only images are read here`);
+    if (!Object.hasOwn(SOURCES, source.step)) {
+      fail(`${name} begins with ${source.step}, and what is read here is ${Object.keys(SOURCES).join(" and ")}`);
+    }
+    const kind = await SOURCES[source.step](), known = { ...kind.STEPS, ...STEPS };
+    const unknown = others.find(({ step }) => !Object.hasOwn(known, step));
+    if (unknown) fail(`the step ${unknown.step} of ${name} is not one of ${Object.keys(known).join(", ")}`);
     const rows = Array.isArray(given[name]) ? given[name] : [given[name]];
     delete given[name];
-    given[feeds] = joined(rows.map((row) => others.reduce(applied, pixels(row, source))), port);
+    given[feeds] = joined(rows.map((row) => others.reduce(applied(known), kind.read(row, source))), port);
   }
   return given;
 }
 
-function applied(tensor, step) {
-  if (!Object.hasOwn(STEPS, step.step)) fail(`the step ${step.step} is not one of ${Object.keys(STEPS).join(", ")}`);
-  return STEPS[step.step](tensor, step);
-}
+const applied = (known) => (tensor, step) => known[step.step](tensor, step);
 
 function joined(rows, port) {
   const alone = rows.length === 1 && `${rows[0].shape}` === `${port.shape}`; // a model without an axis for rows
   const wanted = alone ? port.shape : port.shape.slice(1), count = port.shape.reduce((product, size) => product * size, 1);
   const made = new ARRAYS[port.dtype](count);
-  if (!alone && rows.length !== port.shape[0]) fail(`${port.name} takes ${port.shape[0]} pictures, got ${rows.length}`);
+  if (!alone && rows.length !== port.shape[0]) fail(`${port.name} takes ${port.shape[0]} rows, got ${rows.length}`);
   for (const [i, { data, shape, dtype }] of rows.entries()) {
     if (`${shape}` !== `${wanted}` || dtype !== port.dtype) {
       fail(`its steps make ${dtype} [${shape}] for ${port.name}, which takes ${port.dtype} [${wanted}]`);
@@ -49,194 +41,4 @@ function joined(rows, port) {
     made.set(data, i * data.length);
   }
   return made;
-}
-
-// -- pixels -----------------------------------------------------------------------------------------------------------
-
-/** The pixels of an ImageData or of anything that a canvas draws. */
-function pixels(source, { mode }) {
-  const { data, width, height } = source?.data instanceof Uint8ClampedArray ? source : drawn(source);
-  const count = width * height, channels = mode === "gray" ? 1 : 3, made = new Uint8Array(count * channels);
-  const order = mode === "bgr" ? [2, 1, 0] : [0, 1, 2];
-  for (let i = 0; i < count; i += 1) {
-    const [r, g, b] = [data[4 * i], data[4 * i + 1], data[4 * i + 2]];
-    if (mode === "gray") made[i] = (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16; // ITU-R 601-2, as Pillow rounds it
-    else for (const [k, from] of order.entries()) made[3 * i + k] = data[4 * i + from];
-  }
-  return { data: made, shape: [height, width, channels], dtype: "uint8" };
-}
-
-function drawn(source) {
-  const width = source?.videoWidth ?? source?.naturalWidth ?? source?.width;
-  const height = source?.videoHeight ?? source?.naturalHeight ?? source?.height;
-  if (!(width > 0 && height > 0) || typeof OffscreenCanvas !== "function") {
-    const got = article(source?.constructor?.name ?? typeof source);
-    fail(`expected an ImageData, or a picture, canvas or video that is loaded, got ${got}`);
-  }
-  const context = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
-  context.drawImage(source, 0, 0);
-  return context.getImageData(0, 0, width, height);
-}
-
-// -- steps ------------------------------------------------------------------------------------------------------------
-
-const STEPS = {
-  resize(tensor, { size, fit, method, antialias, pad }) {
-    const [height, width] = [size[0], size.at(-1)], [high, wide] = aim(tensor.shape, height, width, fit);
-    const made = resized(tensor, high, wide, method, antialias);
-    if (fit === "cover") return cut(made, height, width);
-    if (fit !== "contain") return made;
-    const [, , channels] = made.shape, data = new Uint8Array(height * width * channels).fill(pad);
-    const top = Math.floor((height - high) / 2), left = Math.floor((width - wide) / 2), run = wide * channels;
-    for (let y = 0; y < high; y += 1) {
-      data.set(made.data.subarray(y * run, (y + 1) * run), ((top + y) * width + left) * channels);
-    }
-    return { ...made, data, shape: [height, width, channels] };
-  },
-  crop: (tensor, { size }) => cut(tensor, size[0], size.at(-1)),
-  normalize({ data, shape }, { scale, mean, std }) {
-    const by = fround(scale), means = Float32Array.from(mean), deviations = Float32Array.from(std);
-    const made = Float32Array.from(data, (value, i) => {
-      return fround(fround(fround(fround(value) * by) - means[i % means.length]) / deviations[i % deviations.length]);
-    });
-    return { data: made, shape, dtype: "float32" };
-  },
-  channels_first: (tensor) => transposed(tensor, [2, 0, 1]),
-  transpose: (tensor, { axes }) => transposed(tensor, axes),
-  expand: (tensor, { axis }) => ({ ...tensor, shape: tensor.shape.toSpliced(axis, 0, 1) }),
-  cast: ({ data, shape }, { dtype }) => ({ data: saturated(data, dtype), shape, dtype }),
-  quantize({ data, shape }, { scale, zero_point: zero, dtype }) {
-    const moved = Float64Array.from(data, (value) => even(fround(value / fround(scale))) + zero);
-    return { data: saturated(moved, dtype), shape, dtype };
-  },
-};
-
-/** Rounded half to even. */
-function even(value) {
-  const near = Math.round(value);
-  return near - value === 0.5 && near % 2 !== 0 ? near - 1 : near;
-}
-
-function saturated(data, dtype) {
-  if (dtype === "float32") return Float32Array.from(data);
-  if (!Object.hasOwn(LIMITS, dtype)) fail(`the type ${dtype} is not one of float32, ${Object.keys(LIMITS).join(", ")}`);
-  const [low, high] = LIMITS[dtype];
-  return ARRAYS[dtype].from(data, (value) => Math.min(high, Math.max(low, even(value) || 0)));
-}
-
-function transposed({ data, shape, dtype }, axes) {
-  if (`${axes.toSorted((a, b) => a - b)}` !== `${shape.map((_, i) => i)}`) fail(`axes ${axes} do not order [${shape}]`);
-  const steps = shape.map((_, i) => shape.slice(i + 1).reduce((product, size) => product * size, 1));
-  const sizes = axes.map((axis) => shape[axis]), at = new Array(axes.length).fill(0);
-  const made = new data.constructor(data.length);
-  for (let i = 0; i < made.length; i += 1) {
-    made[i] = data[at.reduce((sum, index, k) => sum + index * steps[axes[k]], 0)];
-    for (let k = at.length - 1; k >= 0 && (at[k] += 1) === sizes[k]; k -= 1) at[k] = 0;
-  }
-  return { data: made, shape: sizes, dtype };
-}
-
-/** The centre; what cannot be halved leaves the odd row or column at the end. */
-function cut({ data, shape: [high, wide, channels], dtype }, height, width) {
-  if (high < height || wide < width) fail(`expected a picture of at least ${width} x ${height}, got ${wide} x ${high}`);
-  const top = Math.floor((high - height) / 2), left = Math.floor((wide - width) / 2), run = width * channels;
-  const made = new Uint8Array(height * run);
-  for (let y = 0; y < height; y += 1) {
-    const begin = ((top + y) * wide + left) * channels;
-    made.set(data.subarray(begin, begin + run), y * run);
-  }
-  return { data: made, shape: [height, width, channels], dtype };
-}
-
-// -- resizing ---------------------------------------------------------------------------------------------------------
-
-/** Height and width of the whole picture before it is cut or framed. */
-function aim([high, wide], height, width, fit) {
-  const times = (a, b, c) => Math.floor((a * b) / c);
-  const near = (a, b, c) => Math.max(1, Math.floor((2 * a * b + c) / (2 * c)));
-  if (fit === "stretch") return [height, width];
-  if (fit === "shorter") return high <= wide ? [height, times(height, wide, high)] : [times(height, high, wide), height];
-  const byHeight = (height * wide >= width * high) === (fit === "cover");
-  return byHeight ? [height, near(height, wide, high)] : [near(width, high, wide), width];
-}
-
-function resized(tensor, high, wide, method, antialias) {
-  const [have, across, channels] = tensor.shape;
-  if (have === high && across === wide) return tensor;
-  const along = method === "nearest" ? nearest : antialias ? filtered : weighted;
-  // Filters go along rows first, then along columns; samples of points the other way round.
-  const passes = [[1, wide, across], [0, high, have]];
-  const made = (along === weighted ? passes.reverse() : passes).reduce((held, [axis, size, from]) => {
-    return along === weighted || size !== from ? along(held, axis, size, method) : held;
-  }, tensor);
-  const data = along === weighted ? saturated(made.data, "uint8") : made.data;
-  return { data, shape: [high, wide, channels], dtype: "uint8" };
-}
-
-/** Another size of an axis (0 or 1): calls sum(data, where element 0 of a line is, distance in it, index of the result). */
-function lines({ data, shape }, axis, size, Kind, sum) {
-  const [high, wide, channels] = shape, to = axis === 0 ? [size, wide, channels] : [high, size, channels];
-  const step = axis === 0 ? wide * channels : channels, made = new Kind(to[0] * to[1] * channels);
-  for (let y = 0, i = 0; y < to[0]; y += 1) {
-    for (let x = 0; x < to[1]; x += 1) {
-      for (let c = 0; c < channels; c += 1, i += 1) {
-        made[i] = sum(data, axis === 0 ? x * channels + c : y * wide * channels + c, step, axis === 0 ? y : x);
-      }
-    }
-  }
-  return { data: made, shape: to, dtype: "uint8" };
-}
-
-function nearest(tensor, axis, size) {
-  const scale = tensor.shape[axis] / size, at = new Int32Array(size);
-  for (let i = 0, place = scale * 0.5; i < size; i += 1, place += scale) at[i] = Math.floor(place);
-  return lines(tensor, axis, size, Uint8Array, (data, begin, step, i) => data[begin + step * at[i]]);
-}
-
-const FILTERS = {
-  bilinear: [1, (x) => Math.max(0, 1 - Math.abs(x))],
-  bicubic: [2, (x) => {
-    const d = Math.abs(x), a = -0.5;
-    if (d < 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
-    return d < 2 ? (((d - 5) * d + 8) * d - 4) * a : 0;
-  }],
-};
-const BITS = 22; // of a weight's fraction
-
-/** As Pillow's filters: they widen when a picture shrinks; weights are whole numbers, and every pass gives bytes. */
-function filtered(tensor, axis, size, method) {
-  const [reach, filter] = FILTERS[method], have = tensor.shape[axis], scale = have / size, wide = Math.max(1, scale);
-  const taps = Array.from({ length: size }, (_, i) => {
-    const centre = (i + 0.5) * scale, first = Math.max(0, Math.trunc(centre - reach * wide + 0.5));
-    const count = Math.min(have, Math.trunc(centre + reach * wide + 0.5)) - first, inverse = 1 / wide;
-    const weights = Array.from({ length: count }, (__, k) => filter((k + first - centre + 0.5) * inverse));
-    const sum = weights.reduce((a, b) => a + b, 0) || 1;
-    return [first, weights.map((weight) => Math.trunc((weight / sum) * 2 ** BITS + (weight < 0 ? -0.5 : 0.5)))];
-  });
-  return lines(tensor, axis, size, Uint8Array, (data, begin, step, i) => {
-    const [first, weights] = taps[i];
-    let total = 2 ** (BITS - 1);
-    for (let k = 0; k < weights.length; k += 1) total += data[begin + step * (first + k)] * weights[k];
-    return Math.min(255, Math.max(0, Math.floor(total / 2 ** BITS)));
-  });
-}
-
-const POINTS = {
-  bilinear: (part) => [1 - part, part],
-  bicubic: (part) => {
-    const a = -0.75, near = (x) => ((a + 2) * x - (a + 3)) * x * x + 1, far = (x) => a * (((x - 5) * x + 8) * x - 4);
-    return [far(1 + part), near(part), near(1 - part), far(2 - part)];
-  },
-};
-
-/** Samples of 2 or 4 points a side, as torch's interpolate and OpenCV take them; points beyond an edge are the edge's. */
-function weighted(tensor, axis, size, method) {
-  const have = tensor.shape[axis], taps = Array.from({ length: size }, (_, i) => {
-    const at = (i + 0.5) * (have / size) - 0.5, first = Math.floor(at), weights = POINTS[method](at - first).map(fround);
-    const place = (k) => Math.min(have - 1, Math.max(0, first + k - Math.floor(weights.length / 2) + 1));
-    return weights.map((weight, k) => [place(k), weight]);
-  });
-  return lines(tensor, axis, size, Float32Array, (data, begin, step, i) => {
-    return taps[i].reduce((sum, [at, weight]) => fround(sum + fround(data[begin + step * at] * weight)), 0);
-  });
 }

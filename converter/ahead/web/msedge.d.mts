@@ -28,6 +28,11 @@ export class MsedgeError extends Error {}
 /** What has pixels: an ImageData (its parts suffice), or whatever a canvas draws. */
 export type Picture = { data: Uint8ClampedArray; width: number; height: number } | { width: number; height: number };
 
+/** An AudioBuffer (its parts suffice), or the samples of one channel or of each, and how many there are a second. */
+export type Sound =
+  | { readonly sampleRate: number; readonly numberOfChannels: number; getChannelData(channel: number): Float32Array }
+  | { readonly samples: Float32Array | readonly Float32Array[]; readonly rate: number };
+
 type Name = Extract<keyof Signatures, string>;
 type InputsOf<S extends string> = S extends Name ? Signatures[S]["inputs"] : never;
 
@@ -56,10 +61,12 @@ export class Model {
    */
   run<S extends Name = First>(inputs: Signatures[S]["inputs"], signature?: S): Signatures[S]["outputs"];
   /**
-   * Inputs for `run` from pictures by name (lists for a batch), by the processing that the bundle declares for `predict`.
-   * Throws MsedgeError for steps that are not for pictures, and without a declaration.
+   * Inputs for `run` from pictures and sounds by name (lists for a batch), by the processing that the bundle declares for
+   * `predict`. Throws MsedgeError for steps that are not for them, and without a declaration.
    */
-  prepare(pictures: { [name: string]: Picture | Picture[] | ArrayBufferView }): Promise<InputsOf<"predict">>;
+  prepare(files: {
+    [name: string]: Picture | Picture[] | Sound | Sound[] | ArrayBufferView;
+  }): Promise<InputsOf<"predict">>;
   /** The inputs of a signature's sample in the file. */
   sampleInputs<S extends Name = First>(signature?: S): Signatures[S]["inputs"];
   /**

@@ -84,6 +84,7 @@ export class Model {
   #programs;
   #states;
   #source;
+  #processing;
   #ended = "";
 
   /** Made by `load`. */
@@ -165,12 +166,13 @@ export class Model {
   }
 
   /**
-   * Inputs for `run` from pictures (ImageData, or what a canvas draws), by the processing that the bundle declares for
-   * `predict`; names that it does not declare are taken as they are.
+   * Inputs for `run` from pictures (ImageData, or what a canvas draws) and sounds (AudioBuffer, or samples and their rate),
+   * by the processing that the bundle declares for `predict`; names that it does not declare are taken as they are.
    */
-  async prepare(pictures) {
-    const { prepared } = await import("./msedge-input.mjs"), text = await bytesOf(this.#source(PROCESSING), PROCESSING);
-    return prepared(JSON.parse(new TextDecoder().decode(text)), pictures, this.#program("predict").inputs);
+  async prepare(files) {
+    const { prepared } = await import("./msedge-input.mjs");
+    this.#processing ??= JSON.parse(new TextDecoder().decode(await bytesOf(this.#source(PROCESSING), PROCESSING)));
+    return prepared(this.#processing, files, this.#program("predict").inputs);
   }
 
   /** Ends the model's workers. It cannot be run any more. */

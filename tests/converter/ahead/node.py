@@ -19,6 +19,7 @@ from lite_runtime.graph import Array, numpy_dtype
 NODE = shutil.which("node")
 NO_EVAL = "--disallow-code-generation-from-strings"
 SCRIPT = Path(__file__).with_name("run.mjs")
+WEB = Path(__file__).parents[3] / "converter" / "ahead" / "web"
 needs_node = pytest.mark.skipif(NODE is None, reason="no node")
 
 
@@ -56,6 +57,17 @@ def run(
     ports = [answer["signatures"][name]["outputs"] for name in names]
     outputs = [_arrays(texts, each) for texts, each in zip(answer["outputs"], ports, strict=True)]
     return Ran(outputs, _arrays(answer["state"], answer["states"]), answer)
+
+
+def prepared(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The answers of `input.mjs`: inputs by declared processing."""
+    assert NODE is not None
+    command = [NODE, NO_EVAL, str(Path(__file__).with_name("input.mjs")), str(WEB)]
+    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, list) and len(found) == len(cases)
+    return found
 
 
 def _texts(arrays: Mapping[str, Array]) -> dict[str, str]:

@@ -110,6 +110,12 @@ def test_tables_of_any_contents_are_read_or_refused(folder: Path, flat: bytes, t
     assert {w[0] for w, text in zip(what, found, strict=True) if not text} <= ALIKE
 
 
+def test_a_model_of_more_than_4_gib_is_refused(folder: Path, flat: bytes, tmp_path: Path) -> None:
+    """An arena that ends beyond what WebAssembly addresses."""
+    [found] = node.load(folder, [tables.with_word(flat, 16, 2**32 - 1)], tmp_path)
+    assert found == "MsedgeError: the model needs 4097 MiB of memory, which this engine refuses"
+
+
 def test_operands_outside_their_buffers_are_found(folder: Path, flat: bytes, tmp_path: Path) -> None:
     wrong = tables.wrong_words(flat)
     found = node.load(folder, [file for file, _ in wrong], tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from tests.converter.support import Builder
 from tests.edge.gateway.processing.files import declared, png, port, ports, texts
 
 pytestmark = node.needs_node
-WEB = Path(__file__).parents[3] / "converter" / "ahead" / "web"
 RNG = np.random.default_rng(5)
 FITS, METHODS = ("stretch", "cover", "contain", "shorter"), ("nearest", "bilinear", "bicubic")
 IMAGENET = {"step": "normalize", "scale": 1 / 255, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
@@ -54,15 +52,6 @@ STEPS: list[list[dict[str, Any]]] = [
 ]
 
 
-def asked(cases: list[dict[str, Any]]) -> list[str]:
-    command = [str(node.NODE), str(Path(__file__).with_name("input.mjs")), str(WEB)]
-    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert isinstance(found, list)
-    return found
-
-
 def shown(picture: Array) -> dict[str, Any]:
     """A picture as a canvas gives it: RGBA."""
     high, wide = picture.shape[:2]
@@ -82,9 +71,9 @@ def test_numbers_are_those_of_the_gateway(size: tuple[int, int]) -> None:
             document = declared([{"step": "image", "mode": mode}, *each])
             result = gateway(document, picture)
             input_ = {"name": "x", "dtype": result.dtype.name, "shape": list(result.shape)}
-            cases.append({"declaration": check(document), "port": input_, "pictures": [shown(picture)]})
+            cases.append({"declaration": check(document), "port": input_, "files": [shown(picture)]})
             wanted.append((each, mode, result))
-    for text, (each, mode, result) in zip(asked(cases), wanted, strict=True):
+    for text, (each, mode, result) in zip(node.prepared(cases), wanted, strict=True):
         assert "Error" not in text, (each, mode, text)
         found = np.frombuffer(base64.b64decode(text), result.dtype).reshape(result.shape)
         if any(step["step"] == "resize" and step.get("antialias", True) for step in each) and result.dtype == np.uint8:
@@ -99,8 +88,8 @@ def test_pictures_whose_rows_pillow_resizes_first_are_the_same() -> None:
     picture = RNG.integers(0, 256, (12, 20, 3), dtype=np.uint8)
     documents = [declared([{"step": "image"}, resize([9, 14], method=method)]) for method in METHODS]
     port_ = {"name": "x", "dtype": "uint8", "shape": [1, 9, 14, 3]}
-    cases = [{"declaration": check(each), "port": port_, "pictures": [shown(picture)]} for each in documents]
-    for text, document in zip(asked(cases), documents, strict=True):
+    cases = [{"declaration": check(each), "port": port_, "files": [shown(picture)]} for each in documents]
+    for text, document in zip(node.prepared(cases), documents, strict=True):
         found = np.frombuffer(base64.b64decode(text), np.uint8).reshape(1, 9, 14, 3)
         np.testing.assert_array_equal(found, gateway(document, picture))
 
@@ -123,19 +112,19 @@ def test_what_is_not_for_pictures_is_told() -> None:
     entry = {"name": "file", "feeds": "x", "steps": [{"step": "image", "mode": "rgb"}]}
 
     def case(port_: dict[str, Any] = whole, pictures: int = 1, **other: Any) -> dict[str, Any]:
-        return {"declaration": {"inputs": [{**entry, **other}]}, "port": port_, "pictures": [picture] * pictures}
+        return {"declaration": {"inputs": [{**entry, **other}]}, "port": port_, "files": [picture] * pictures}
 
     cases = {
-        "begins with audio, and only images are read here": case(steps=[{"step": "audio"}]),
-        "the step mel is not one of resize, crop": case(steps=[*entry["steps"], {"step": "mel"}]),
+        "file begins with tensor, and what is read here is image and audio": case(steps=[{"step": "tensor"}]),
+        "the step mel of file is not one of resize, crop": case(steps=[*entry["steps"], {"step": "mel"}]),
         "it feeds other, which is no input": case(feeds="other"),
-        "x takes 1 pictures, got 2": case(pictures=2),
+        "x takes 1 rows, got 2": case(pictures=2),
         "its steps make uint8 [4,4,3] for x, which takes float32 [4,4,3]": case({**whole, "dtype": "float32"}),
         "expected a picture of at least 5 x 9, got 4 x 4": case(
             steps=[*entry["steps"], {"step": "crop", "size": [9, 5]}]
         ),
     }
-    for part, text in zip(cases, asked(list(cases.values())), strict=True):
+    for part, text in zip(cases, node.prepared(list(cases.values())), strict=True):
         assert text.startswith("MsedgeError: processing: ") and part in text, text
 
 

@@ -299,6 +299,38 @@ def test_other_processors_give_the_same_bits(target: str, trained: tuple[bytes, 
     assert needs.stdout == ""
 
 
+def test_sizes_of_gigabytes_do_not_wrap_around_on_32_bits(tmp_path: Path) -> None:
+    """Every word of the header and of the tables becomes a size near 2^31 or 2^32: a 32-bit reader says what a 64-bit
+    one says or, where the memory is 4 GiB or more, that there is too little."""
+    compiler, emulator, cpu = EMULATED["armv7"]
+    if not shutil.which(compiler) or not shutil.which(emulator):
+        pytest.skip(f"no {compiler}, or no {emulator}")
+    build(models.trainable(), tmp_path / "built", "armv7", shapes={"x": (4, 2, 5, 4)})
+    path = tmp_path / "built/model.msflat"
+    places = [at for _, at in tables.words(path.read_bytes())]
+    values = (2**31 - 64, 2**31 - 1, 2**31, 2**32 - 64, 2**32 - 1)
+    changes = "".join(f"{at} {value}\n" for at in places for value in values)
+    said = []
+    for name, by, run in (("cc", str(clib.CC), []), ("arm", compiler, [emulator, "-cpu", cpu])):
+        reader = [str(clib.SOURCES / "msedge.c"), str(Path(__file__).with_name("sizes.c")), "-DMSEDGE_NO_DIGEST"]
+        command = [by, "-std=c99", "-O1", "-static", f"-I{clib.SOURCES}", *reader, "-o", str(tmp_path / name)]
+        subprocess.run(command, check=True)
+        done = subprocess.run(
+            [*run, str(tmp_path / name), str(path)], input=changes, capture_output=True, text=True, check=True
+        )
+        said.append([(Status(int(status)), int(bytes_)) for status, bytes_ in map(str.split, done.stdout.splitlines())])
+    here, there = said
+    assert len(here) == len(there) == len(places) * len(values) > 1000
+    large = [(Status.MEMORY, 0) for status, bytes_ in here if bytes_ >= 2**32]
+    assert len(large) > 5
+    for wide, narrow in zip(here, there, strict=True):
+        # Pointers have half the bytes there, and so have the tables of signatures and ports.
+        if wide[1] >= 2**32 + 2**16:
+            assert narrow == (Status.MEMORY, 0)
+        elif wide[1] < 2**32:
+            assert narrow[0] == wide[0] and wide[1] - 2**16 < narrow[1] <= wide[1]
+
+
 def test_the_reader_needs_no_library(tmp_path: Path) -> None:
     compilers = [("cc", []), ("clang-19", []), ("arm-none-eabi-gcc", ["-mcpu=cortex-m4", "-mthumb"])]
     for compiler, flags in compilers:

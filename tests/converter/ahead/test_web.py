@@ -90,6 +90,7 @@ def compiler() -> list[str]:
 
 RIGHT = """
 import { load, MsedgeError, type Compared, type Progress } from "./msedge.mjs";
+import { camera, record, type Recording } from "./msedge-media.mjs";
 const onProgress = ({ file, loaded, total }: Progress) => console.log(file, loaded, total ?? 0);
 const model = await load({ threads: 2, onProgress });
 const x = new Float32Array(160), { y }: { y: Float32Array } = PREDICT;
@@ -99,7 +100,11 @@ model.setState({ ...state });
 await model.loadStateFile(bytes);
 const there: boolean = await model.loadState();
 const { x: fed }: { x: Float32Array } = await model.prepare({ x: new ImageData(4, 4) });
-console.log(loss[0], y.length, rows.length, there, fed, model.kernels, model.threads, MsedgeError);
+const stop: () => void = await camera(document.createElement("video"), { facing: "user" });
+const heard: Recording = await record({ seconds: 2, onLevel: (level: number) => console.log(level) });
+await model.prepare({ x: [heard, { samples: [x, x], rate: 16000 }] });
+await model.prepare({ x: new OfflineAudioContext(1, 1, 16000).createBuffer(1, 1, 16000) });
+console.log(loss[0], y.length, rows.length, there, fed, stop, model.kernels, model.threads, MsedgeError);
 """
 WRONG = {
     "model.run({ x: new Int8Array(160) })": "Float32Array",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from converter import convert
+from edge import prepared
 from edge.cli.app import app
 from edge.gateway.errors import GatewayError
 from edge.gateway.ports import ports_of
@@ -21,6 +22,7 @@ from edge.gateway.processing.processing import LIMIT, ROWS, SOURCE_OF, STEP_OF
 from lite_runtime import bundle
 from lite_runtime import load as load_bundle
 from lite_runtime.bundle.processing import AFTER, BEFORE, KEY, SOURCES, ProcessingError, check, load
+from tests.converter.support import Builder
 from tests.edge.conftest import Small
 from tests.edge.gateway.processing.files import declared, png, port, ports, texts
 
@@ -417,3 +419,20 @@ def test_labels_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(TOML.replace('"labels.txt"', "7"))
     with pytest.raises(ProcessingError, match="expected a path"):
         load(tmp_path / "p.toml")
+
+
+def test_a_program_prepares_what_the_gateway_prepares() -> None:
+    b = Builder()
+    network = b.model(b("Add", b.input("x", ("n", 4, 4, 1)), b.input("other", ("n", 4, 4, 1))))
+    document = declared([{"step": "image", "mode": "gray"}, {"step": "normalize", "scale": 0.5}])
+    model = load_bundle(convert(network, processing=document).bundle)
+    pictures = np.random.default_rng().integers(0, 256, (3, 4, 4), dtype=np.uint8)
+    other = np.ones((3, 4, 4, 1), np.float32)
+    found = prepared(model, {"file": [png(each) for each in pictures], "other": other})
+    np.testing.assert_array_equal(found["x"], pictures[..., None] * np.float32(0.5))
+    assert found["other"] is other
+    with pytest.raises(GatewayError, match="expected the inputs file, other, got x"):
+        prepared(model, {"x": other})
+    plain = load_bundle(convert(network).bundle)
+    with pytest.raises(GatewayError, match="expected a bundle that declares processing"):
+        prepared(plain, {"x": other, "other": other})
