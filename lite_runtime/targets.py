@@ -47,9 +47,9 @@ class Target(NamedTuple):
 
     triple, cpu, features: LLVM's names. dot: the instruction that sums products of bytes (`codegen`), "" for none; the
     sums are the same with all of them. needs: what the machine must have, by the names in `machine.py`. base: the
-    target without this one's last feature, with which it shares code that is the same for both. page: the greatest
-    page size of such machines. linked: whether code has no open references, or is linked once for the runtime
-    (`library`); otherwise it is an object file, which is linked for each model (`converter.ahead`).
+    target without this one's last feature, with which it shares code that is the same for both. linked: whether code
+    has no open references, or is linked once for the runtime (`library`); otherwise it is an object file, which is
+    linked for each model (`converter.ahead`).
     """
 
     name: str
@@ -60,7 +60,6 @@ class Target(NamedTuple):
     dot: str
     needs: frozenset[str] = frozenset()
     base: str = ""
-    page: int = 4096
     linked: bool = True
 
     @property
@@ -90,11 +89,6 @@ class Target(NamedTuple):
     def signed(self) -> bool:
         """Whether bytes of inputs are multiplied as signed ones; otherwise as unsigned ones."""
         return self.dot in _SIGNED
-
-    @property
-    def align(self) -> int:
-        """Bytes at whose multiples a family's code must lie: aarch64's addresses are distances of 4 KiB and rests."""
-        return 4096 if self.processor == "aarch64" else 64
 
     @property
     def processor(self) -> str:
@@ -150,8 +144,7 @@ _X86 = (
 
 
 def _arm64(name: str, features: str, dot: str, needs: str, base: str = "") -> Target:
-    triple, page = "aarch64-unknown-linux-gnu", 65536
-    return Target(name, triple, "generic", features, _NEON, dot, frozenset(needs.split()), base, page)
+    return Target(name, "aarch64-unknown-linux-gnu", "generic", features, _NEON, dot, frozenset(needs.split()), base)
 
 
 _ARM64 = (
@@ -191,12 +184,12 @@ _LINUX = (
 
 def _apple(name: str, system: str, cpu: str) -> Target:
     triple, features = f"aarch64-apple-{system}", "+dotprod,+lse"
-    return Target(name, triple, cpu, features, _NEON, "sdot", frozenset({"asimd", "asimddp", "atomics"}), page=16384)
+    return Target(name, triple, cpu, features, _NEON, "sdot", frozenset({"asimd", "asimddp", "atomics"}))
 
 
 def _elsewhere(name: str, triple: str, of: Target) -> Target:
     """The instruction set of a target for Linux, with another system's calls and object files."""
-    return of._replace(name=name, triple=triple, page=4096, base="")
+    return of._replace(name=name, triple=triple, base="")
 
 
 def _windows(of: Target) -> Target:

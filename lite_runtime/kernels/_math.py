@@ -28,6 +28,7 @@ from lite_runtime.native.simd import (
     f32p,
     fabs,
     floor,
+    shared,
     sqrt,
     stack_floats,
     vload,
@@ -730,7 +731,7 @@ def _apply(code, a, b, pointer, n):
             pointer[i] = elu(pointer[i], a, b)
 
 
-@device
+@shared
 def activate(code, a, b, pointer, n):
     """Apply an activation (numbered in `lite_runtime.ops.activation`) in place to `n` contiguous float32.
 

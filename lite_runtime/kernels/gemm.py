@@ -38,6 +38,7 @@ from lite_runtime.native.simd import (
     num,
     ptr,
     real,
+    shared,
     splat,
     stack_words,
     vload_n,
@@ -181,7 +182,7 @@ def _sweep(vectors: int):
     lower = _tile(size - 1, vectors) if vectors > 2 else tile
     step = size - 1 if vectors > 2 else size
 
-    @device
+    @shared
     def sweep(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live):
         tiles = (count + size - 1) // size
         full = size * (tiles - min(tiles, tiles * size - count) if step < size else tiles)

@@ -215,7 +215,7 @@ def _portable_path(family: str, shape: Shape) -> str:
 def _path(family: str, target: Target) -> str:
     """The path in the cache of a family's code: named by what its bitcode depends on, the target, and what makes the
     one of the other."""
-    facts = (MAGIC, target.triple, target.cpu, target.features, target.dot, target.page)
+    facts = (MAGIC, target.triple, target.cpu, target.features, target.dot)
     portable = os.path.basename(_portable_path(family, target.shape_of(family)))
     return os.path.join(cache_folder(), "kernels", f"{target.name}-{family}-{_recipe((portable, facts), target)}.img")
 

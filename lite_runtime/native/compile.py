@@ -42,7 +42,7 @@ def _kept_portable(family: str, wanted: Target) -> bytes:
 
 def _keep(path: str, wanted: Target, family: str, code: bytes, kernels: Mapping[str, int]) -> None:
     """Write a family's image file atomically."""
-    trust.write(path, build.image_file({family: (code, kernels)}, page=wanted.page, align=wanted.align))
+    trust.write(path, build.image_file({family: (code, kernels)}))
 
 
 def _prepare(wanted: Target, families: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Image files: the machine code of one or more kernel families, which is mapped and run.
 
-One or more pages of header, then the code, each family's position-independent with all its internal references
-resolved. A family's code is checked against its digest when it is first used; the header has a digest too. Digests
+A header, then the code, each family's position-independent with all its internal references resolved. A file is mapped
+as a whole. A family's code is checked against its digest when it is first used; the header has a digest too. Digests
 detect damage, but do not show who wrote a file: `lite_runtime.native.trust` decides which files are opened.
 """
 
@@ -17,13 +17,14 @@ import numpy as np
 from lite_runtime._blake import blake2b
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["HEAD", "MAGIC", "BuildError", "Image", "ImageFile", "image_file"]
+__all__ = ["ALIGN", "HEAD", "MAGIC", "BuildError", "Image", "ImageFile", "image_file"]
 
-MAGIC = b"MSKIMG04"
+MAGIC = b"MSKIMG05"
 """The first bytes of an image file."""
-HEAD = struct.Struct("<8sII16s")
-"""Magic, bytes of the header's text, offset of the code, BLAKE2b-128 of the text."""
-LARGEST_PAGE = 1 << 16
+HEAD = struct.Struct("<8sI16s")
+"""Magic, bytes of the header's text, BLAKE2b-128 of the text."""
+ALIGN = 64
+"""Bytes at whose multiples the code of families begins, as vectors are loaded from it."""
 
 
 class BuildError(MsedgeError):
@@ -47,24 +48,20 @@ class ImageFile:
         head = file.read(HEAD.size)
         if len(head) < HEAD.size:
             raise self._damaged(f"a header of {HEAD.size} bytes or more", f"a file of {len(head)}")
-        magic, length, start, digest = HEAD.unpack(head)
+        magic, length, digest = HEAD.unpack(head)
         if magic != MAGIC:
             raise self._damaged(f"{MAGIC!r} at its start", repr(magic))
         text = file.read(length)
         if len(text) != length or blake2b(text, digest_size=16).digest() != digest:
             raise self._damaged(f"a header text of {length} bytes with the digest {digest.hex()}", "another text")
-        if not HEAD.size + length <= start < HEAD.size + length + LARGEST_PAGE or start % mmap.ALLOCATIONGRANULARITY:
-            raise self._damaged(f"code at a page ({mmap.ALLOCATIONGRANULARITY} bytes) after the header", f"at {start}")
         try:
             self.identity, *rows = text.decode().split("\n")
             self.families: Mapping[str, list[str]] = {row[0]: row[1:] for row in map(str.split, rows)}
             # Private and executable, like the text section of a shared library.
-            self._map = mmap.mmap(
-                file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=start
-            )
+            self._map = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
         except (IndexError, OSError, ValueError) as problem:
-            raise self._damaged(f"families' rows and their code from byte {start}", str(problem)) from None
-        self._code = memoryview(self._map)
+            raise self._damaged("families' rows and their code", str(problem)) from None
+        self._code = memoryview(self._map)[_aligned(HEAD.size + length) :]
 
     def _damaged(self, expected: str, got: str) -> BuildError:
         return BuildError(f"{self._shown} is damaged: expected {expected}, got {got}; delete it and run again")
@@ -106,27 +103,24 @@ def _digest(code: bytes | memoryview) -> str:
     return blake2b(code, digest_size=16).hexdigest()
 
 
-def image_file(
-    images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]],
-    identity: str = "",
-    *,
-    page: int = 4096,
-    align: int = 64,
-) -> bytes:
+def _aligned(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN
+
+
+def image_file(images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]], identity: str = "") -> bytes:
     """The bytes of an image file. families: family -> (code, kernels' offsets). identity: that of its runtime.
 
     Its header is text that can be read quickly: the identity, then one line per family with its name, the start, size
-    and digest of its code, and each kernel's name and offset into the code. The code begins at a multiple of `page`,
-    each family's at a multiple of `align` after that.
+    and digest of its code, and each kernel's name and offset into the code. The code begins at the next multiple of
+    ALIGN, and each family's at a multiple of that.
     """
     rows = [identity]
     body = bytearray()
     for family, (code, kernels) in sorted(images.items()):
-        body += bytes(-len(body) % align)
+        body += bytes(_aligned(len(body)) - len(body))
         offsets = " ".join(f"{name} {offset}" for name, offset in kernels.items())
         rows.append(f"{family} {len(body)} {len(code)} {_digest(code)} {offsets}")
         body += code
     header = "\n".join(rows).encode()
-    start = -(-(HEAD.size + len(header)) // page) * page
-    head = HEAD.pack(MAGIC, len(header), start, blake2b(header, digest_size=16).digest())
-    return (head + header).ljust(start, b"\0") + body
+    head = HEAD.pack(MAGIC, len(header), blake2b(header, digest_size=16).digest()) + header
+    return head.ljust(_aligned(len(head)), b"\0") + body

@@ -80,6 +80,11 @@ def device(function: Callable[..., Any]) -> Any:
     return njit(**_KERNEL_OPTIONS, forceinline=True, fastmath={"contract"})(function)
 
 
+def shared(function: Callable[..., Any]) -> Any:
+    """A large helper, of which the kernels of a family share one copy."""
+    return njit(**_KERNEL_OPTIONS, forceinline=False, fastmath={"contract"})(function)
+
+
 def exact(function: Callable[..., Any]) -> Any:
     """Like `device`, but every product and sum is rounded separately. Its callers must be kernels with
     fastmath=set()."""

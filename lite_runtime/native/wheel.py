@@ -159,7 +159,7 @@ Images = Mapping[str, tuple[bytes, Mapping[str, int]]]
 
 
 def _packed(target: Target, own: Images, identity: bytes) -> dict[str, bytes]:
-    content = build.image_file(own, identity.hex(), page=target.page, align=target.align)
+    content = build.image_file(own, identity.hex())
     head = build.PACKED_HEAD.pack(build.PACKED, identity, len(content))
     return {".xz": head + lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)}
 

@@ -85,18 +85,25 @@ def _ignored(_: Reference) -> None:
 # -- aarch64 -----------------------------------------------------------------------------------------------------------
 
 
-def _adrp(r: Reference) -> None:
-    pages = _signed((r.target >> 12) - (r.place >> 12), 21)
-    r.put(r.word() & ~0x60FFFFE0 | (pages & 3) << 29 | pages >> 2 << 5)
+def _near(r: Reference, distance: int) -> None:
+    """adr: a distance of less than 1 MiB."""
+    distance = _signed(distance, 21)
+    r.put(r.word() & ~0xE0FFFFE0 | (distance & 3) << 29 | distance >> 2 << 5)
 
 
 def _adr(r: Reference) -> None:
-    distance = _signed(r.distance, 21)
-    r.put(r.word() & ~0x60FFFFE0 | (distance & 3) << 29 | distance >> 2 << 5)
+    _near(r, r.distance)
+
+
+def _adrp(r: Reference) -> None:
+    """Replaced by adr, with the address that is 4 KiB or less before the target: adrp needs code at a multiple of
+    4 KiB, because it counts from there."""
+    _near(r, (r.target & ~0xFFF) - r.place)
 
 
 def _low_12(size: int) -> Resolve:
-    """The place within 4 KiB of what is added (size 1), or loaded or stored."""
+    """What is left of the distance from the code's start in units of 4 KiB; for what is added (size 1), or loaded or
+    stored."""
     return lambda r: r.put(r.word() & ~0x3FFC00 | _aligned(r.target & 0xFFF, size) << 10)
 
 

@@ -18,7 +18,6 @@ from lite_runtime.native import build, images
 CODE = bytes(range(256)) * 20
 KERNELS = {"f": 0, "g": 64}
 OTHER = b"\xc3" * 100
-PAGE = 4096
 IDENTITY = "0123456789abcdef0123456789abcdef"
 
 
@@ -26,18 +25,20 @@ def whole() -> bytes:
     return build.image_file({"a": (CODE, KERNELS), "b": (OTHER, {"h": 99})}, IDENTITY)
 
 
-def with_text(text: str, start: int | None = None) -> bytes:
+def with_text(text: str) -> bytes:
     """An image file with another header text under a digest that fits it, as its writer's mistake would be."""
-    content = whole()
-    _, _, first, _ = images.HEAD.unpack_from(content)
-    raw = text.encode("latin-1")
-    begin = -(-(images.HEAD.size + len(raw)) // PAGE) * PAGE if start is None else start
-    head = images.HEAD.pack(images.MAGIC, len(raw), begin, blake2b(raw, digest_size=16).digest())
-    return (head + raw).ljust(begin, b"\0") + content[first:]
+    content, raw = whole(), text.encode("latin-1")
+    head = images.HEAD.pack(images.MAGIC, len(raw), blake2b(raw, digest_size=16).digest()) + raw
+    return aligned(head) + content[len(aligned(content[: images.HEAD.size + len(text_of(content))])) :]
+
+
+def aligned(head: bytes) -> bytes:
+    """A header, and what is between it and the code."""
+    return head.ljust(-(-len(head) // images.ALIGN) * images.ALIGN, b"\0")
 
 
 def text_of(content: bytes) -> str:
-    _, length, _, _ = images.HEAD.unpack_from(content)
+    _, length, _ = images.HEAD.unpack_from(content)
     return content[images.HEAD.size : images.HEAD.size + length].decode()
 
 
@@ -50,19 +51,16 @@ def flipped(content: bytes, begin: int, end: int, step: int = 1) -> Iterator[byt
 
 def fields(content: bytes) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Every kind of damage and its cases."""
-    magic, length, start, digest = images.HEAD.unpack_from(content)
+    magic, length, digest = images.HEAD.unpack_from(content)
     end = images.HEAD.size + length
+    start = len(aligned(content[:end]))
     yield "magic", flipped(content, 0, 8)
-    yield "an earlier format", iter([b"MSKIMG03" + content[8:]])
+    yield "an earlier format", iter([b"MSKIMG04" + content[8:]])
     yield "header's length", (
-        images.HEAD.pack(magic, other, start, digest) + content[images.HEAD.size :]
+        images.HEAD.pack(magic, other, digest) + content[images.HEAD.size :]
         for other in (0, 1, length - 1, length + 1, start, len(content), 0xFFFFFFFF)
     )
-    yield "start of code", (
-        images.HEAD.pack(magic, length, other, digest) + content[images.HEAD.size :]
-        for other in (0, 1, start - 1, start + 64, start - PAGE, start + PAGE, 0xFFFFF000)
-    )
-    yield "header's digest", flipped(content, 16, 32)
+    yield "header's digest", flipped(content, images.HEAD.size - 16, images.HEAD.size)
     yield "header's text", flipped(content, images.HEAD.size, end)
     yield "a family's code", flipped(content, start, start + len(CODE), 37)
     yield "cut short", (content[:size] for size in (*range(0, end + 2), start, start + 1, start + len(CODE) - 1))

@@ -38,7 +38,7 @@ def test_names_are_distinct_and_bases_come_later() -> None:
         assert not t.base or names.index(t.base) > names.index(t.name)
         if t.base:
             base = targets.named(t.base)
-            assert (base.triple, base.shape, base.page) == (t.triple, t.shape, t.page)
+            assert (base.triple, base.shape) == (t.triple, t.shape)
             assert base.needs < t.needs
 
 
