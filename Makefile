@@ -9,12 +9,13 @@ VENV ?= .venv
 MODELS ?= ../shared/models
 DATA ?= ../shared/data
 THREADS ?= 1,2
+LANGUAGE_MODELS ?= $(or $(MSEDGE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/msedge)/models
 TESTS ?= tests
 WORKERS ?= 2
 
 # What results are compared with. pyproject.toml bounds their versions; `make test-latest` ignores these bounds.
-ORACLES := onnx onnx_ir onnxscript onnxruntime ai-edge-litert openvino openapi-spec-validator prometheus_client \
-  schemathesis tritonclient[http]
+ORACLES := gguf onnx onnx_ir onnxscript onnxruntime ai-edge-litert openvino openapi-spec-validator prometheus_client \
+  schemathesis sentencepiece tokenizers tritonclient[http]
 
 BIN := $(VENV)/bin
 # The demo needs less than a developer: two stamps, and the developer's counts for both.
@@ -28,12 +29,13 @@ CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_run
   tests/lite_runtime/native/test_trust.py tests/lite_runtime/native/test_tuning.py \
   tests/lite_runtime/running/test_kept.py tests/federated/messages tests/federated/client/test_state.py \
   tests/federated/test_wire.py tests/edge/gateway/protocol tests/fuzz/test_state_files.py \
-  tests/fuzz/test_bundles.py::test_reading_never_fails_unmeant tests/fuzz/test_bundles.py::test_two_thousand_files
+  tests/fuzz/test_bundles.py::test_reading_never_fails_unmeant tests/fuzz/test_bundles.py::test_two_thousand_files \
+  tests/fuzz/test_tokenizer_files.py
 
 # Tests start hundreds of processes. Without bytecode each of them, and each worker, compiles all sources again.
 demo test test-latest test-optimized: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-latest test-optimized lint bench accuracy release clean help
+.PHONY: demo test test-latest test-optimized lint bench models accuracy release clean help
 
 demo: $(READY) ## Train, convert, verify and run a small network on real digits
 	@$(BIN)/msedge demo
@@ -65,6 +67,9 @@ lint: $(READY_DEV) ## Style, types and who may import whom
 bench: $(READY_DEV) ## Every model in MODELS and networks built here against every peer; writes docs/performance.*; stopped, it goes on
 	@$(BIN)/python -m benchmarks.models build/models --int8
 	@$(BIN)/python -m benchmarks --models $(MODELS) --models build/models --threads $(THREADS) --docs docs --resume build/performance.jsonl
+
+models: $(READY_DEV) ## Language models and tokenizers that tests use if they are there: 250 MB, into the user's cache
+	@$(BIN)/python -m benchmarks.zoo fetch --list tests/language/models.json --models $(LANGUAGE_MODELS)
 
 accuracy: $(READY_DEV) ## What int8 costs on MODELS with real DATA, ours and others', as a Markdown table
 	@$(BIN)/python -m benchmarks.accuracy --models $(MODELS) --data $(DATA)

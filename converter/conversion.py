@@ -20,11 +20,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from converter import export, frontends, golden
+from converter import export, frontends, golden, language
 from converter.errors import ConvertError, QuantizeError, TrainingError
+from converter.frontends.decoders import Activations
 from converter.ir import build, kept, quantization
 from converter.ir.shapes import agree
-from converter.lowering import halve_weights, lower, narrow_products, need_storable, pack_narrow
+from converter.lowering import halve_weights, in_panels, lower, narrow_products, need_storable, pack_narrow
 from converter.lowering.table import lite_op
 from converter.pass_lists import PLAIN, PREPARE, REST, STATIC, WIDEN, Shapes, optimize, upgraded
 from converter.passes import widen
@@ -72,6 +73,8 @@ def convert(
     processing: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
     integers: frontends.Integers | None = None,
+    activations: Activations | None = None,
+    context: int | None = None,
     explain: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -88,8 +91,10 @@ def convert(
     `state`: for each input that continues an output of the run before, the name of that output: the bundle keeps it
     between runs, zeros at first (.tflite files say so themselves). `integers`: how quantised operators of a .tflite
     file round, "exact" or "litert"; LiteRT's by default, except where the model is changed further (`to`, `quantize`,
-    `trainable`). `explain`: also compare the quantised model with the float one layer by layer, on calibration rows
-    (random inputs without any), and plan a run for its memory.
+    `trainable`). `activations`: what a language model's products with weights in blocks read, "int8" (blocks of 8-bit
+    integers; by default) or "float32"; `context`: its most tokens, by default the file's. `explain`: also compare the
+    quantised model with the float one layer by layer, on calibration rows (random inputs without any), and plan a run
+    for its memory.
     Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime
     lacks, QuantizeError for options and data, TrainingError for parameters and losses, ProcessingError for a processing
     declaration that do not fit.
@@ -99,12 +104,17 @@ def convert(
     options = _options(quantize)
     start = time.perf_counter()
     arithmetic = _integers(integers, to, options, trainable)
-    loaded = frontends.load(source, examples, integers=arithmetic)
+    own = {"activations": activations, "context": context}
+    loaded = frontends.load(source, examples, integers=arithmetic, language=language.settings(options, own))
+    given = {"to": to != "mslite", "calibration": calibration, "accuracy": accuracy, "input_shapes": input_shapes,
+             "trainable": trainable, "processing": processing, "state": state}  # fmt: skip
+    language.check(loaded, options, own, given)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options, _used(arithmetic, integers, loaded))
-    _need_storable(models, widening=to != "onnx" or options.mode not in ("none", "fp16"), report=report)
+    if not loaded.language:
+        _need_storable(models, widening=to != "onnx" or options.mode not in ("none", "fp16"), report=report)
     samples: Samples | None = None
     learning = _Learning(uses=variables.uses, state=variables.initial)
     if trainable is not None:
@@ -112,7 +122,7 @@ def convert(
         _need_no_variables(learning.state)
         learning = _learn(_only(models, options, "a trainable bundle"), trainable, options, calibration, report)
         models = learning.models
-    else:
+    elif not loaded.language:
         for model in models.values():
             report.passes += optimize(model, PREPARE)
         if options.mode not in ("none", "fp16"):
@@ -123,20 +133,32 @@ def convert(
     if to == "onnx":
         data = _export(output, _only(models, options, to), options, report)
     else:
-        _fix_state(models, learning)
-        described = {**quantization.metadata({s: quantization.ends(m) for s, m in models.items()}), **described}
-        graphs = {name: _lower(model, options, report) for name, model in models.items()}
-        if learning.budget is not None:
-            graphs["train_step"] = _within_budget(graphs["train_step"], learning, learning.budget, report)
-        data = _write(output, graphs, models, learning, described, report)
-        _measure(report, graphs.values())
-        if explain:
-            report.arena_bytes = _arena(data, samples, report)
-            if learning.models:
-                _measure_steps(data, learning, report)
+        data = _bundled(output, models, loaded, learning, described, options, report)
+        if explain and not loaded.language:
+            _measure_memory(data, samples, learning, report)
     report.bundle_bytes = len(data)
     report.seconds = time.perf_counter() - start
     return Conversion(data, report)
+
+
+def _bundled(
+    output: str | os.PathLike[str] | None,
+    models: Mapping[str, ir.Model],
+    loaded: frontends.Loaded,
+    learning: _Learning,
+    described: Mapping[str, Any],
+    options: Options,
+    report: Report,
+) -> bytes:
+    """The bundle, written and measured."""
+    _fix_state(models, learning)
+    described = {**quantization.metadata({s: quantization.ends(m) for s, m in models.items()}), **described}
+    graphs = {name: _lower(model, options, report) for name, model in models.items()}
+    if learning.budget is not None:
+        graphs["train_step"] = _within_budget(graphs["train_step"], learning, learning.budget, report)
+    data = _write(output, graphs, models, learning, described, loaded, report)
+    _measure(report, graphs.values())
+    return data
 
 
 def _need_storable(models: Mapping[str, ir.Model], widening: bool, report: Report) -> None:
@@ -369,7 +391,7 @@ def _lower(model: ir.Model, options: Options, report: Report) -> Graph:
     halved = halve_weights(pack_narrow(lower(model)), lossless=options.mode != "fp16")
     report.halved += halved.stored
     report.kept_float32 += halved.overflowed
-    return narrow_products(halved.graph)
+    return in_panels(narrow_products(halved.graph))
 
 
 def _without_kernels(model: ir.Model) -> Iterator[tuple[str, str, str]]:
@@ -381,8 +403,11 @@ def _without_kernels(model: ir.Model) -> Iterator[tuple[str, str, str]]:
             yield node.name or "", op, build.source_of(node)
 
 
-def _measure_steps(data: bytes, learning: _Learning, report: Report) -> None:
-    """Working memory of the training signatures."""
+def _measure_memory(data: bytes, samples: Samples | None, learning: _Learning, report: Report) -> None:
+    """Working memory of "predict" and of the training signatures."""
+    report.arena_bytes = _arena(data, samples, report)
+    if not learning.models:
+        return
     from converter.training.memory import working_memory
 
     found = {name: working_memory(data, name, learning.batch) for name in learning.models if name != "predict"}
@@ -395,10 +420,14 @@ def _write(
     models: Mapping[str, ir.Model],
     learning: _Learning,
     described: Mapping[str, Any],
+    loaded: frontends.Loaded,
     report: Report,
 ) -> bytes:
     examples = {}
     for name, graph in graphs.items():
+        if loaded.language:
+            report.golden = "skipped: not made for language models"
+            continue
         if learning.models and name != "predict":
             continue
         example, report.golden = golden.sample(_at_first(graph, learning, name), multiply_adds(models[name]))
@@ -408,6 +437,7 @@ def _write(
         data = bundle.write(
             None, graphs, state=learning.state, uses=learning.uses,
             provenance=_provenance(report), metadata={**described, **learning.metadata}, golden=examples,
+            extra=loaded.sections,
         )  # fmt: skip
     except BundleError as error:
         raise ConvertError(f"the converted model is not a valid bundle: {error}; this is a bug in msedge") from error
@@ -433,32 +463,44 @@ def _describe(
     options: Options,
     integers: frontends.Integers,
 ) -> Report:
-    data = _source_bytes(source, models)
+    digest, size = _identified(source, models)
     first = next(iter(models.values()))
     return Report(
         source=os.path.basename(os.fspath(source)) if isinstance(source, str | os.PathLike) else type(source).__name__,
         source_format=loaded.format,
-        source_digest=hashlib.blake2b(data, digest_size=32).hexdigest(),
-        source_bytes=len(data) + sum(_external_bytes(g) for m in models.values() for g in build.graphs(m)),
+        source_digest=digest,
+        source_bytes=size + sum(_external_bytes(g) for m in models.values() for g in build.graphs(m)),
         source_opset=first.graph.meta.get("msedge.source_opset", 0),
         quantize=options.mode,
         integers=integers,
+        language=loaded.language,
         options=asdict(options) if options.mode != "none" else {"mode": "none"},
         ops_before=_count(node.op_type for model in models.values() for node in build.nodes(model)),
     )
 
 
-def _source_bytes(source: frontends.Source, models: Mapping[str, ir.Model]) -> bytes:
-    """What identifies the source: a file's bytes, a folder's, or an object as ONNX."""
+def _identified(source: frontends.Source, models: Mapping[str, ir.Model]) -> tuple[str, int]:
+    """The digest and the number of bytes of what identifies the source: a file, a folder's files, or an object as
+    ONNX."""
+    digest, size = hashlib.blake2b(digest_size=32), 0
+    for part in _parts(source, models):
+        digest.update(part)
+        size += len(part)
+    return digest.hexdigest(), size
+
+
+def _parts(source: frontends.Source, models: Mapping[str, ir.Model]) -> Iterator[bytes]:
     if isinstance(source, bytes | bytearray | memoryview):
-        return bytes(source)
-    if isinstance(source, onnx.ModelProto):
-        return bytes(source.SerializeToString(deterministic=True))
-    if isinstance(source, str | os.PathLike):
+        yield bytes(source)
+    elif isinstance(source, onnx.ModelProto):
+        yield source.SerializeToString(deterministic=True)
+    elif isinstance(source, str | os.PathLike):
         files = sorted(p for p in Path(source).rglob("*") if p.is_file()) if os.path.isdir(source) else [Path(source)]
-        return b"".join(map(frontends.read, files))
-    held = [source] if isinstance(source, ir.Model) else models.values()
-    return b"".join(ir.serde.serialize_model(model).SerializeToString(deterministic=True) for model in held)
+        for file in files:
+            yield from frontends.pieces(file)
+    else:
+        for model in [source] if isinstance(source, ir.Model) else models.values():
+            yield ir.serde.serialize_model(model).SerializeToString(deterministic=True)
 
 
 def _external_bytes(graph: ir.Graph) -> int:

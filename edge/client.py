@@ -42,9 +42,7 @@ class Client:
     answer, 504 after `wait`, 502 for a reply that does not follow the protocol.
     """
 
-    def __init__(
-        self, url: str, *, token: str = "", wait: float = 60.0, context: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, url: str, *, token: str = "", wait: float = 60.0, context: ssl.SSLContext | None = None) -> None:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port

@@ -38,8 +38,14 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "images": Extra({"PIL": "pillow"}, "it decodes calibration images and images in requests"),
         "cloud": Extra(
             {
-                "jax": "jax", "optax": "optax", "sklearn": "scikit-learn", "scipy": "scipy", "grain": "grain",
-                "orbax": "orbax-checkpoint", "cloudpickle": "cloudpickle", "msgspec": "msgspec",
+                "jax": "jax",
+                "optax": "optax",
+                "sklearn": "scikit-learn",
+                "scipy": "scipy",
+                "grain": "grain",
+                "orbax": "orbax-checkpoint",
+                "cloudpickle": "cloudpickle",
+                "msgspec": "msgspec",
             },
             "the cloud engine trains with it; the demo trains on scikit-learn's digits",
         ),
@@ -57,6 +63,10 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
         "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway uses it to serve HTTP"),
         "s3": Extra({"obstore": "obstore"}, "the gateway reads models in S3-compatible storage with it"),
+        "language": Extra(
+            {"jinja2": "jinja2", "llguidance": "llguidance"},
+            "it renders the templates of chats and keeps answers to a format",
+        ),
         "sign": Extra({"cryptography": "cryptography"}, "bundles are signed and their signatures checked with it"),
         "oidc": Extra({"jwt": "pyjwt"}, "the gateway verifies signed tokens with it"),
         "grpc": Extra(

@@ -11,6 +11,7 @@ __all__ = [
     "MissingExtraError",
     "MsedgeError",
     "ShapeError",
+    "TemplateError",
     "UnsupportedOpError",
 ]
 
@@ -48,6 +49,10 @@ class InputError(MsedgeError):
 
 class ShapeError(MsedgeError):
     """A node's operands are incompatible with each other or with its attributes."""
+
+
+class TemplateError(MsedgeError):
+    """The template of a chat is malformed, refuses the messages, or asks for what it may not have."""
 
 
 class UnsupportedOpError(MsedgeError):

@@ -21,7 +21,8 @@ class Shape(NamedTuple):
     are in registers of one number each. fused: whether a * b + c is rounded once; all targets that do give the same
     bits. indexed: whether an instruction multiplies by one lane of a register, so that several factors are loaded at
     once; otherwise each is repeated from memory. small: whether memory for code and stacks is counted in KB, so that
-    kernels have few tiles, and short blocks.
+    kernels have few tiles, and short blocks. outer: whether vectors of bytes are multiplied by one number, so that the
+    weights of neighbouring columns are adjacent; otherwise those of four rows.
     """
 
     lanes: int
@@ -29,9 +30,10 @@ class Shape(NamedTuple):
     fused: bool
     indexed: bool = False
     small: bool = False
+    outer: bool = False
 
     def __str__(self) -> str:
-        facts = [name for name in ("fused", "indexed", "small") if getattr(self, name)]
+        facts = [name for name in ("fused", "indexed", "small", "outer") if getattr(self, name)]
         return "-".join([f"{self.lanes}x{self.vectors}", *facts])
 
     @classmethod
@@ -39,7 +41,7 @@ class Shape(NamedTuple):
         """The shape with this text."""
         size, *facts = text.split("-")
         lanes, vectors = map(int, size.split("x"))
-        return cls(lanes, vectors, "fused" in facts, "indexed" in facts, "small" in facts)
+        return cls(lanes, vectors, "fused" in facts, "indexed" in facts, "small" in facts, "outer" in facts)
 
 
 class Target(NamedTuple):
@@ -74,16 +76,11 @@ class Target(NamedTuple):
 
     def shape_of(self, family: str) -> Shape:
         """The shape that a family is compiled for: wider than the target's where the order of sums must not depend on
-        it, and with fewer registers for products of bytes (`byte_shape`)."""
-        if family in _BYTE_FAMILIES:
-            return self.byte_shape
+        it. With widening products alone, outer products of bytes; sums of four products take six registers besides, and
+        get a tile for 16 (that for 32 took three times as many instructions)."""
+        if self.dot == "vwmul" and family in _BYTE_FAMILIES:
+            return self.shape._replace(outer=True) if family == "qgemm" else self.shape._replace(vectors=16)
         return Shape(ROWS, 32, fused=True) if self.shape.fused and family in _ROW_FAMILIES else self.shape
-
-    @property
-    def byte_shape(self) -> Shape:
-        """The shape for products of bytes. Without an instruction that sums them, each takes six registers besides:
-        RISC-V's tile for 32 registers left none, and took 51 million instructions for ResNet-8 instead of 17."""
-        return self.shape if self.dot or self.shape.vectors < 32 else self.shape._replace(vectors=16)
 
     @property
     def signed(self) -> bool:
@@ -121,8 +118,9 @@ _LIBRARIES = {"apple-macosx": ".dylib", "w64-windows": ".dll"}
 """Suffixes of shared libraries, by system in the triple."""
 _FOURS = frozenset({"vpdpbusd", "usdot", "sdot"})
 """Forms of `Target.dot` that sum four products in one instruction."""
-_SIGNED = frozenset({"sdot", "smull", "smlad", "vmull"})
-"""Forms of `Target.dot` whose two factors are both signed."""
+_SIGNED = frozenset({"sdot", "usdot", "smull", "smlad", "vmull", "vwmul"})
+"""Forms of `Target.dot` with which inputs are read as signed bytes. Those of most models are: where two signed factors
+are as fast as others, their bits need not be flipped."""
 
 
 def _x86(name: str, cpu: str, features: str, shape: Shape, dot: str, needs: str, base: str = "") -> Target:
@@ -156,7 +154,8 @@ _ARM64 = (
 
 def _riscv(name: str, features: str, shape: Shape, needs: str, base: str = "") -> Target:
     triple, features = "riscv64-unknown-linux-gnu", f"+m,+a,+f,+d,+c,+zihintpause{features}"
-    return Target(name, triple, "generic-rv64", features, shape, "", frozenset(needs.split()), base)
+    needed = frozenset(needs.split())
+    return Target(name, triple, "generic-rv64", features, shape, "vwmul" if "v" in needed else "", needed, base)
 
 
 _V = ",+v,+unaligned-scalar-mem"

@@ -105,6 +105,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("time comes first in its operands, rows second", "trait:recurrent"),
         ("what it draws for a row depends on the rows drawn before", "family:random"),
         ("the graphs it runs may mix rows", "trait:control FlexAttention"),
+        ("language models keep the rows of several texts apart by themselves", "family:language"),
         ("it sums over rows", f"{_LOSSES} family:gradients"),
         ("it updates parameters, which have no rows", "Adagrad Adam Momentum"),
         ("by default it normalises over rows too", "MeanVarianceNormalization"),
@@ -128,7 +129,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("it is made when Transposes have moved already",
          "QLinearAdd QLinearAveragePool QLinearConv QLinearConvTranspose QLinearGlobalAveragePool "
          "QLinearMatMul QLinearMul QLinearReduceMean QLinearResize QLinearSoftmax QLinearSub GroupedMatMul "
-         "NarrowMatMul Unpack4"),
+         "NarrowMatMul Unpack4 family:language"),
         ("its axes have fixed roles, and it has no form for others",
          "Gemm Einsum ConvInteger MatMulInteger Col2Im DeformConv CausalConvWithState Det Inverse GlobalLpPool "
          "MaxUnpool GroupNormalization LRN MeanVarianceNormalization trait:recurrent family:attention family:vision "
@@ -162,7 +163,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("errors add up over time steps; its weights are 8 bits wide", "trait:recurrent"),
         ("the kernel keeps scores in float", "family:attention -RotaryEmbedding"),
         ("it folds into a convolution, or stays a scale and shift in float", "BatchNormalization"),
-        ("it is quantised already, or quantises", "family:integer NarrowMatMul Unpack4"),
+        ("it is quantised already, or quantises", "family:integer family:language NarrowMatMul Unpack4"),
         ("its result is no computed number: shapes, indices or a constant",
          "trait:shape_only Constant ConstantOfShape EyeLike Range Hardmax NonZero OneHot Unique"),
         ("nothing is quantised in a training graph", "family:losses family:gradients GroupedMatMul"),
@@ -187,7 +188,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("its result does not move smoothly with its operands", "trait:flat"),
         ("its results are integers, or the passes that make it come after training graphs",
          "family:integer -DequantizeLinear -QuantizeLinear -FixedPointDiv -FixedPointRsqrt -FixedPointSigmoid "
-         "-FixedPointTanh -Rescale GroupedMatMul NarrowMatMul Unpack4"),
+         "-FixedPointTanh -Rescale GroupedMatMul NarrowMatMul Unpack4 family:language"),
         ("it updates parameters: nothing depends on what it gives", "Adagrad Adam Momentum"),
         ("it gives numbers that depend on no operand, or bits", "RandomNormal RandomUniform BitCast"),
         ("its operands are no tensors of floats", "family:sequences family:strings Unique ImageDecoder"),
@@ -244,7 +245,8 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("training graphs are not exported", "family:gradients"),
         ("it is made by passes after those that an exported model has seen",
          "LookupTable QLinearAdd QLinearAveragePool QLinearConvTranspose QLinearGlobalAveragePool QLinearMul "
-         "QLinearReduceMean QLinearResize QLinearSoftmax QLinearSub GroupedMatMul NarrowMatMul Unpack4"),
+         "QLinearReduceMean QLinearResize QLinearSoftmax QLinearSub GroupedMatMul NarrowMatMul Unpack4 "
+         "family:language"),
         ("ONNX has nothing that splits text by regular expressions, or inverts matrices", "Tokenizer Inverse"),
         ("LiteRT's own arithmetic is kept in bundles alone",
          "FixedPointDiv FixedPointRsqrt FixedPointSigmoid FixedPointTanh InterpolatedTable Rescale"),

@@ -12,13 +12,13 @@ from tests.sources import ROOT, parsed, sources
 
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
-    "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer",
-             "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore", "opentelemetry", "orjson"},
+    "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "openvino_genai",
+             "rich", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore", "opentelemetry", "orjson"},
     "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes",
               "msgspec", "numpy", "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn", "tensorboardX"},
     "federated": {"aiohttp", "cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
-    "lite_runtime": {"cryptography", "llvmlite", "ml_dtypes", "numba", "numpy"},
+    "lite_runtime": {"cryptography", "jinja2", "llguidance", "llvmlite", "ml_dtypes", "numba", "numpy"},
 }
 # A device has no compiler: these alone may name one. compile.py does so inside functions only.
 BUILD = "lite_runtime/native/compile.py"
@@ -95,12 +95,15 @@ ONLY = {
     "grain": ("cloud/data/_grain.py",),
     "grpc": (GRPC,),
     "jax2onnx": ("cloud/train/tasks/",),
+    "jinja2": ("lite_runtime/language/template.py",),
+    "llguidance": ("lite_runtime/language/constraints.py",),
     "jwt": ("edge/gateway/access/issuer.py",),
     "llvmlite": COMPILING,
     "numba": COMPILING,
     "obstore": ("edge/gateway/sources/s3.py",),
     "opentelemetry": ("edge/gateway/operate/",),
     "orbax": ("cloud/train/keeping/checkpoint.py",),
+    "openvino_genai": ("edge/peers/_tokens.py",),
     "orjson": (GATEWAY,),
     "ray": ("cloud/train/many/ray.py",),
     "skl2onnx": ("converter/frontends/sklearn.py",),

@@ -13,6 +13,7 @@ import urllib.request
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 
 from benchmarks.zoo.listing import Entry, file_of
@@ -101,15 +102,25 @@ def _pack(package: str, version: str, folder: Path) -> Path:
     return found[0]
 
 
-def _member(archive: Path, path: str) -> bytes:
+def _member(archive: Path | BytesIO, path: str) -> bytes:
+    """The contents of a file in an archive; "!/" stands between an archive's path inside another and one inside it."""
+    outer, _, inner = path.partition("!/")
+    data = _contents(archive, outer)
+    return _member(BytesIO(data), inner) if inner else data
+
+
+def _contents(archive: Path | BytesIO, path: str) -> bytes:
+    name = archive.name if isinstance(archive, Path) else "the inner archive"
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as held:
                 return held.read(path)
+        if isinstance(archive, BytesIO):
+            raise MsedgeError(f"{name}: expected a zip archive")
         with tarfile.open(archive) as packed:
             file = packed.extractfile(path)
             if file is not None:
                 return file.read()
     except (KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise MsedgeError(f"{archive.name}: expected to contain {path}: {error}") from error
-    raise MsedgeError(f"{archive.name}: expected {path} to be a file")
+        raise MsedgeError(f"{name}: expected to contain {path}: {error}") from error
+    raise MsedgeError(f"{name}: expected {path} to be a file")

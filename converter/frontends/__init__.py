@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 from converter.errors import ConvertError
 from converter.frontends import onnx
+from converter.frontends.decoders import Settings
 from converter.frontends.formats import FORMATS, TFLITE, Format, by_suffix, recognise, refusal
-from converter.frontends.loaded import Integers, Loaded, Variables, read
+from converter.frontends.loaded import Integers, Loaded, Variables, pieces, read
 from converter.frontends.objects import reader_of
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Variables",
     "format_of",
     "load",
+    "pieces",
     "read",
 ]
 
@@ -33,9 +35,12 @@ Source: TypeAlias = onnx.Source | Any
 """A path, bytes, an ONNX model, or an object of a library in `objects.OBJECTS`."""
 
 
-def load(source: Source, examples: Any = None, *, integers: Integers = "exact") -> Loaded:
+def load(
+    source: Source, examples: Any = None, *, integers: Integers = "exact", language: Settings | None = None
+) -> Loaded:
     """The models of a source. `examples`: inputs that an object of another library is recorded with. `integers`
-    concerns .tflite files. Raises ConvertError: for a format that no frontend reads, with the way round."""
+    concerns .tflite files, `language` files of language models. Raises ConvertError: for a format that no frontend
+    reads, with the way round."""
     reader = reader_of(source)
     if reader is not None:
         return reader(source, examples)
@@ -45,8 +50,9 @@ def load(source: Source, examples: Any = None, *, integers: Integers = "exact") 
     if found is not None:
         if not found.reader:
             raise refusal(found, source)
-        settings = {"integers": integers} if found.name == TFLITE else {}
-        loaded = import_module(found.reader).load(_contents(source), **settings)
+        given = {"integers": integers, "language": language}
+        settings = {name: given[name] for name in found.settings}
+        loaded = import_module(found.reader).load(_contents(source, found), **settings)
         return loaded if isinstance(loaded, Loaded) else Loaded({"predict": loaded}, format=found.name)
     try:
         return Loaded({"predict": onnx.load(source)})
@@ -64,8 +70,8 @@ def format_of(source: Source) -> Format | None:
     return recognise(source) if isinstance(source, str | os.PathLike) else None
 
 
-def _contents(source: Any) -> Any:
-    """What the reader takes: bytes, or the path where the format is a folder."""
+def _contents(source: Any, form: Format) -> Any:
+    """What the reader takes: bytes or the path."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
-    return source if os.path.isdir(source) else read(source)
+    return source if form.by_path or os.path.isdir(source) else read(source)

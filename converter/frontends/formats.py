@@ -30,8 +30,14 @@ class Format:
     """Bytes that must also occur in the first `HEAD`."""
     member: str = ""
     """The end of a name inside a zip archive, or of a path inside a folder, that decides."""
+    folder: str = ""
+    """The name of a file inside a folder that decides."""
     reader: str = ""
     """The module whose `load` reads it."""
+    settings: tuple[str, ...] = ()
+    """The settings of a conversion that `load` takes, by name."""
+    by_path: bool = False
+    """Whether `load` takes the path, because it maps the file or reads a folder; otherwise it takes bytes."""
     instead: str = ""
 
 
@@ -42,13 +48,18 @@ _MODULE = "converter.convert(module, examples={...})"
 _EXPORT = "export the model to ONNX where it runs, and convert that"
 
 FORMATS: tuple[Format, ...] = (
-    Format(TFLITE, (".tflite", ".lite"), ((4, b"TFL3"),), reader="converter.frontends.tflite"),
+    Format(TFLITE, (".tflite", ".lite"), ((4, b"TFL3"),), reader="converter.frontends.tflite",
+           settings=("integers",)),
+    Format("GGUF", (".gguf",), ((0, b"GGUF"),), reader="converter.frontends.gguf", settings=("language",),
+           by_path=True),
     Format("ORT format", (".ort",), ((4, b"ORTM"),), reader="converter.frontends.ort"),
     Format("XGBoost", (".ubj",), ((0, b'{"'), (0, b"{L"), (0, b"{i"), (0, b"{\n"), (0, b"{ ")), b"learner",
            reader="converter.frontends.trees.xgboost"),
     Format("LightGBM", (), ((0, b"tree\n"), (0, b"tree\r\n")), b"num_tree_per_iteration",
            reader="converter.frontends.trees.lightgbm"),
-    Format("TensorFlow SavedModel", member="saved_model.pb", reader="converter.frontends.tensorflow"),
+    Format("TensorFlow SavedModel", member="saved_model.pb", reader="converter.frontends.tensorflow", by_path=True),
+    Format("safetensors folder", folder="config.json", reader="converter.frontends.safetensors",
+           settings=("language",), by_path=True),
     Format("torch.export program", (".pt2",), member="models/model.json", reader="converter.frontends.pt2"),
     Format("Keras file", (".keras",), member="model.weights.h5",
            instead=f"{_KERAS}; loading a Keras file can run code from it, so load only your own"),
@@ -72,11 +83,9 @@ FORMATS: tuple[Format, ...] = (
     Format("PaddlePaddle", (".pdmodel", ".pdiparams", ".pdparams"),
            instead="pip install paddle2onnx, then paddle2onnx --model_dir DIR --model_filename inference.pdmodel "
            "--params_filename inference.pdiparams --save_file model.onnx, and convert that"),
-    Format("GGUF", (".gguf",), ((0, b"GGUF"),),
-           instead="it holds a language model for llama.cpp, which runs it; export a model of another kind to ONNX"),
     Format("safetensors", (".safetensors",),
-           instead="it holds weights, no graph: build the module in Python, "
-           f"load_state_dict(safetensors.torch.load_file(path)), and {_MODULE}"),
+           instead="it holds weights, no graph: of a language model, give the folder with its config.json; otherwise "
+           f"build the module in Python, load_state_dict(safetensors.torch.load_file(path)), and {_MODULE}"),
     Format("TensorFlow.js", (), ((0, b"{"),), b'"modelTopology"',
            instead="pip install tensorflowjs, then tensorflowjs_converter --input_format=tfjs_layers_model "
            "--output_format=keras_saved_model model.json DIR, and convert the folder; better, convert the original"),
@@ -102,7 +111,7 @@ def recognise(source: str | os.PathLike[str] | bytes) -> Format | None:
     path = Path(source)
     if path.is_dir():
         names = [item.name for item in path.iterdir()]
-        return _with_member(names) or _folder(path)
+        return _with_member(names) or next((f for f in FORMATS if f.folder in names), None) or _folder(path)
     try:
         with open(path, "rb") as file:
             return _of(file.read(HEAD), file)
@@ -113,7 +122,10 @@ def recognise(source: str | os.PathLike[str] | bytes) -> Format | None:
 def _folder(path: Path) -> Format:
     found = by_suffix(path)
     if found is None:
-        raise ConvertError(f"{path} is a folder without saved_model.pb; give the model's file, or a SavedModel folder")
+        raise ConvertError(
+            f"{path} is a folder without saved_model.pb or config.json; give the model's file, a SavedModel folder, or "
+            "a language model's folder"
+        )
     return found
 
 

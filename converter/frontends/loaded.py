@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -13,7 +12,7 @@ import onnx_ir as ir
 from converter.errors import ConvertError
 from lite_runtime.graph import Array, StateUse
 
-__all__ = ["Integers", "Loaded", "Variables", "read"]
+__all__ = ["Integers", "Loaded", "Variables", "pieces", "read"]
 
 Integers = Literal["exact", "litert"]
 """Arithmetic of quantised operators: real numbers rounded once (QDQ), or the fixed-point steps of LiteRT's kernels."""
@@ -37,13 +36,27 @@ class Loaded:
     format: str = "ONNX"
     """The format's name."""
     variables: Variables = field(default_factory=Variables)
+    sections: Mapping[str, bytes] = field(default_factory=dict)
+    """Further sections of the bundle, by name."""
+    language: Mapping[str, Any] = field(default_factory=dict)
+    """Of a language model, whose graph needs no optimising and is not quantised further: facts for the report."""
 
 
-def read(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a model file. Raises ConvertError."""
+_PIECE = 1 << 24
+
+
+def pieces(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """The bytes of a model file, some at a time. Raises ConvertError."""
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
     except FileNotFoundError:
         raise ConvertError(f"no file at {path}; check the path") from None
     except OSError as error:
         raise ConvertError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a model file. Raises ConvertError."""
+    return b"".join(pieces(path))

@@ -203,6 +203,34 @@ def _contracted(op: str) -> Rule:
     return rule
 
 
+def _quantized_blocks(node: ir.Node) -> list[Known]:
+    shape, block = dims(operand(node, 0)), attr(node, "block_size", 32)
+    last = shape[-1] if shape else None
+    table = None if shape is None else (*shape[:-1], last // block if isinstance(last, int) and block else None)
+    return [(ir.DataType.INT8, shape), (_FLOAT, table), (_FLOAT, table)]
+
+
+def _block_product(node: ir.Node) -> list[Known]:
+    shape = dims(operand(node, 0))
+    return [(_FLOAT, None if shape is None else (*shape[:-1], attr(node, "N", None)))]
+
+
+def _block_rows(node: ir.Node) -> list[Known]:
+    shape = dims(operand(node, 1))
+    return [(_FLOAT, None if shape is None else (*shape, attr(node, "K", None)))]
+
+
+def _attended(node: ir.Node) -> list[Known]:
+    """The result has as many features as all heads have values; the caches are those given."""
+    query, value, heads, shared = dims(operand(node, 0)), dims(operand(node, 2)), *(
+        attr(node, name, 0) for name in ("num_heads", "kv_num_heads")
+    )
+    last = value[-1] if value else None
+    wide = last // shared * heads if isinstance(last, int) and shared else None
+    caches = [(_dtype(operand(node, i)), dims(operand(node, i))) for i in (3, 4)]
+    return [(_FLOAT, (query[0] if query else None, wide)), *caches]
+
+
 def _like(*operands: int) -> Rule:
     """Results of the types and shapes of these operands."""
 
@@ -288,6 +316,10 @@ RULES: Mapping[str, Rule] = {
     "LookupTable": _look_up,
     "Rescale": _rescale,
     "DynamicQuantizeLinear": _dynamic_quantize,
+    "DynamicQuantizeBlocks": _quantized_blocks,
+    "MatMulNBits": _block_product,
+    "GatherBlockQuantized": _block_rows,
+    "PagedAttention": _attended,
     "Unpack4": _unpack,
     "NonMaxSuppressionPadded": _kept_boxes,
     **dict.fromkeys(having("scaled", "quantised"), _broadcast),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from converter.lowering.graph import lower, need_storable
 from converter.lowering.narrow_products import narrow_products
+from converter.lowering.panels import in_panels
 from converter.lowering.weights import halve_weights, pack_narrow
 
-__all__ = ["halve_weights", "lower", "narrow_products", "need_storable", "pack_narrow"]
+__all__ = ["halve_weights", "in_panels", "lower", "narrow_products", "need_storable", "pack_narrow"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from converter.lowering.panels import TABLES
 from lite_runtime.graph import Array, Attr, Graph, Node
 from lite_runtime.operators import having
 from lite_runtime.reference.narrow import pack4
@@ -35,13 +36,15 @@ class Halved:
 def halve_weights(graph: Graph, *, lossless: bool = False) -> Halved:
     """Store float32 constants of `SMALLEST` or more elements as float16; values beyond float16's range keep float32.
 
-    `lossless`: only constants that are exact in float16, such as weights that the source stored in float16.
+    `lossless`: only constants that are exact in float16, such as weights that the source stored in float16. Tables of
+    weights in blocks stay as they are, because kernels read them in place.
     """
     constants: dict[str, Array] = {}
     casts: list[Node] = []
     overflowed = 0
     taken = {*graph.constants, *(name for node in graph.walk() for name in node.outputs)}
     kept = {v.name for v in graph.outputs}
+    kept.update(name for node in graph.walk() if node.op in TABLES for name in node.inputs)
     for name, value in graph.constants.items():
         if value.dtype != np.float32 or value.size < SMALLEST or name in kept:
             constants[name] = value

@@ -48,6 +48,9 @@ class Report:
     """For a trainable bundle: "settings", "parameters" ({"name", "shape"} of each trained one), their "count" and
     "bytes", "state_bytes", "signatures"; "arena" if there is a budget (budget, before, after, nodes computed twice);
     if a report was requested, "arena_bytes" of each training signature, for a "batch"."""
+    language: Mapping[str, Any] = field(default_factory=dict)
+    """Of a language model: "context", "layers", "cache_bytes_per_token", and "stored", the tensors of the file by
+    type."""
     halved: int = 0
     """Constants stored in float16."""
     kept_float32: int = 0

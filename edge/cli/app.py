@@ -11,6 +11,7 @@ import typer.core
 from edge.cli import (
     bench,
     build,
+    chat,
     convert,
     cut,
     demo,
@@ -41,6 +42,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "cut": cut.cut,
     "inspect": inspect.inspect,
     "run": run.run,
+    "chat": chat.chat,
     "verify": verify.verify,
     "bench": bench.bench,
     "federate": federate.federate,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,18 +23,24 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
+_PROCESSES = 5
+"""Turns of a language model, at most: each is a process."""
+
 
 def bench(
     model: Annotated[Path, typer.Argument(metavar="M", help="A bundle, or a model that is converted in memory.")],
     against: Annotated[
         str,
         typer.Option(
-            "--against", metavar="PEERS", help="Runtimes to compare with, comma-separated: onnxruntime,litert,openvino."
+            "--against",
+            metavar="PEERS",
+            help="Runtimes to compare with, comma-separated: onnxruntime,litert,openvino;"
+            " for a language model llama.cpp,openvino-genai.",
         ),
     ] = "",
     source: Annotated[
         Path | None,
-        typer.Option("--source", metavar="MODEL.onnx", help="What the other runtimes run when M is a bundle."),
+        typer.Option("--source", metavar="MODEL", help="What the other runtimes run when M is a bundle: ONNX, GGUF …"),
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=3, metavar="N", help="Number of turns of each runtime.")] = 25,
     cold: Annotated[
@@ -67,10 +73,11 @@ def bench(
     shapes, counts = read_shapes(input_shape), _counts(threads)
     peers = [name for name in against.split(",") if name]
     from edge.measuring.contest import PEERS, contest
+    from edge.measuring.language import holds_language
 
-    for name in peers:
-        if name not in PEERS:
-            raise typer.BadParameter(f"expected {', '.join(PEERS)}, got {name!r}", param_hint="--against")
+    if holds_language(model):
+        return _answering(model, peers, source, counts, min(rounds, _PROCESSES), as_json)
+    _known(peers, PEERS)
     found = _tuned(contest(model, threads=counts[0], shapes=shapes, seed=seed, rounds=3)) if tune else []
     results = []
     for count in counts:
@@ -100,6 +107,39 @@ def bench(
         console().print(_cold_table(starts))
     if steps:
         console().print(_profile(steps, bounds))
+
+
+def _known(peers: Sequence[str], names: Iterable[str]) -> None:
+    """Refuse a peer of another name."""
+    for name in peers:
+        if name not in names:
+            raise typer.BadParameter(f"expected {', '.join(names)}, got {name!r}", param_hint="--against")
+
+
+def _answering(
+    model: Path, peers: Sequence[str], source: Path | None, counts: Sequence[int], rounds: int, as_json: bool
+) -> None:
+    """A language model: a prompt and an answer, in processes of their own."""
+    from edge.measuring.language import GENERATED, PEERS, PROMPT, answering
+
+    _known(peers, PEERS)
+    found = []
+    for count in counts:
+        say(f"timing {model.name}{''.join(f' against {name}' for name in peers)}, {_threads(count)}, {rounds} turns")
+        found += answering(model, against=peers, source=source, threads=count, rounds=rounds)
+    if as_json:
+        emit({"model": model.name, "prompt": PROMPT, "generated": GENERATED, "runs": [asdict(one) for one in found]})
+        return
+    figures = ("threads", "prompt", "answer", "first token", "peak memory", "same tokens")
+    title = f"{model.name}, a prompt of {PROMPT} tokens and {GENERATED} generated"
+    rows = table(title, "runtime", *figures, right=figures)
+    for one in found:
+        rates = f"{PROMPT / one.prefill:.0f} tokens/s", f"{1 / one.token:.1f} tokens/s"
+        rows.add_row(one.name, str(one.threads), *rates, seconds_text(one.start), bytes_text(one.memory), f"{one.same}")
+    rows.caption = "first token: from the start of a process, the prompt included; same tokens: those before the first"
+    rows.caption += " that differs from ours"
+    rows.caption_justify = "left"
+    console().print(rows)
 
 
 def _tuned(result: Contest) -> list[Found]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ def convert(
     processing: option.Processing = None,
     state: option.State = None,
     integers: option.Integers = None,
+    activations: option.Activations = None,
+    context_size: option.Context = None,
     to: option.Target = "mslite",
     report: option.ReportFile = None,
     input_shape: InputShapes = None,
@@ -52,7 +55,8 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Convert a model to a bundle: ONNX (.onnx, .ort), TensorFlow Lite, XGBoost (.ubj, .json), LightGBM (.txt),
-    PyTorch (.pt2) or a TensorFlow SavedModel folder. Other formats are refused with the way round; docs/sources.md
+    PyTorch (.pt2), a TensorFlow SavedModel folder, or a language model (.gguf, or a folder with config.json and
+    .safetensors files). Other formats are refused with the way round; docs/sources.md
     lists them."""
     shapes = read_shapes(input_shape)
     from converter import convert as run
@@ -87,16 +91,22 @@ def convert(
         processing=declared,
         state=dict(_pair(text) for text in state or ()),
         integers=integers,
+        activations=activations,
+        context=context_size,
         explain=report is not None,
         progress=_progress,
     )
     if declared is not None:
         _write_fitting(output, conversion.bundle, declared)
     _write_report(report, conversion.report)
+    _tell(model, output, to, report, conversion, as_json)
+
+
+def _tell(model: Path, output: Path, to: str, page: Path | None, conversion: Conversion, as_json: bool) -> None:
     if as_json:
         emit({"output": str(output), **conversion.report.as_dict()})
     else:
-        _print(model, output, to, report, conversion)
+        _print(model, output, to, page, conversion)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -175,14 +185,29 @@ def _print(model: Path, output: Path, to: str, page: Path | None, conversion: Co
     share = f"{report.bundle_bytes / report.source_bytes:.0%} of {model.name}'s" if report.source_bytes else "new"
     kind = "bundle" if to == "mslite" else "model"
     rows.add_row(kind, f"{output}, {bytes_text(report.bundle_bytes)} ({share} {bytes_text(report.source_bytes)})")
-    for title, text in (*_training(report), *_quantization(report), *(_bundle(report) if to == "mslite" else ())):
+    parts = (_language(report), _training(report), _quantization(report), _bundle(report) if to == "mslite" else [])
+    for title, text in chain.from_iterable(parts):
         rows.add_row(title, text)
     rows.add_row("took", seconds_text(report.seconds))
     if page is not None:
         rows.add_row("report", str(page))
     out.print(rows)
-    if to == "mslite":
+    if report.language:
+        print(f"next: msedge inspect {output}")
+    elif to == "mslite":
         print(f"next: msedge verify {model} {output}")
+
+
+def _language(report: Report) -> list[tuple[str, str]]:
+    found = report.language
+    if not found:
+        return []
+    stored = ", ".join(f"{kind} {count}" for kind, count in found["stored"].items())
+    cache = bytes_text(found["cache_bytes_per_token"])
+    return [
+        ("model", f"{found['layers']} layers, texts of up to {found['context']} tokens, {cache} of cache for each"),
+        ("tensors", stored),
+    ]
 
 
 def _training(report: Report) -> list[tuple[str, str]]:

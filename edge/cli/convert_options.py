@@ -9,9 +9,11 @@ import typer
 
 __all__ = [
     "AccuracyBudget",
+    "Activations",
     "BatchNorm",
     "Calibration",
     "ClipNorm",
+    "Context",
     "Evaluation",
     "Integers",
     "Io",
@@ -33,12 +35,12 @@ __all__ = [
     "WeightDecay",
 ]
 
-_PRECISION, _ACCURACY, _TRAINING = "Precision", "Accuracy", "Training"
+_PRECISION, _ACCURACY, _TRAINING, _LANGUAGE = "Precision", "Accuracy", "Training", "Language models"
 
-Model: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or a SavedModel folder.")]
-Output: TypeAlias = Annotated[
-    Path, typer.Option("--output", "-o", metavar="out.mslite", help="The file to write.")
+Model: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a SavedModel or of a language model.")
 ]
+Output: TypeAlias = Annotated[Path, typer.Option("--output", "-o", metavar="out.mslite", help="The file to write.")]
 Mode: TypeAlias = Annotated[
     Literal["none", "fp16", "dynamic", "int8", "int16x8", "w8", "w4"],
     typer.Option(
@@ -192,6 +194,20 @@ Integers: TypeAlias = Annotated[
     typer.Option(
         "--integers",
         help="How the quantised operators of a .tflite file round: as LiteRT does (by default), or exactly.",
+    ),
+]
+Activations: TypeAlias = Annotated[
+    Literal["int8", "float32"] | None,
+    typer.Option(
+        "--activations",
+        help="What products with weights in blocks read: activations as 8-bit integers (by default), or as floats.",
+        rich_help_panel=_LANGUAGE,
+    ),
+]
+Context: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--context", min=1, metavar="N", help="Most tokens of a text; default: the model's.", rich_help_panel=_LANGUAGE
     ),
 ]
 Target: TypeAlias = Annotated[

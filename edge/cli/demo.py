@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
+
 def demo(
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Number of training epochs.")] = 20,
     keep: Annotated[

@@ -166,18 +166,41 @@ def _head(path: Path, bundle: Bundle, signed: list[str]) -> RenderableType:
     rows.add_row("signed by", "; ".join(signed) or "nobody")
     rows.add_row("sections", ", ".join(f"{name} {bytes_text(s.size)}" for name, s in bundle.sections.items()))
     rows.add_row("golden", ", ".join(bundle.golden) or "none")
+    language = bundle.metadata.get("language")
+    known = language if isinstance(language, Mapping) else {}
     for facts in (bundle.provenance, bundle.metadata):
         for key, value in facts.items():
-            rows.add_row(str(key).replace("_", " "), _fact(value))
+            if value is not known:
+                rows.add_row(str(key).replace("_", " "), _fact(value))
+    for key, text in _language(known) if known else ():
+        rows.add_row(key, text)
     return rows
 
 
+def _language(about: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """What a bundle says of its language model. Its metadata may be anything."""
+    from math import prod
+
+    sizes = ("architecture", "layers", "width", "heads", "kv_heads", "head_size", "window", "activations")
+    told = (f"{name.replace('_', ' ')} {_fact(about[name])}" for name in sizes if name in about)
+    yield "language model", ", ".join(told)
+    for name in ("name", "context", "vocabulary", "stop", "bos", "template"):
+        if about.get(name) is not None:
+            yield name, _fact(about[name])
+    yield "made from", _fact(about.get("source") or {})
+    numbers = [about.get(name) for name in ("layers", "kv_heads", "head_size")]
+    if all(isinstance(n, int) for n in numbers):
+        size = 2 * prod(n for n in numbers if isinstance(n, int)) * (4 if about.get("cache") == "float32" else 2)
+        yield "cache", f"{bytes_text(size)} for each token"
+
+
 def _fact(value: Any) -> str:
+    """A value of a bundle as text, with characters that a terminal obeys escaped."""
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {_fact(v)}" for k, v in value.items()) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(map(_fact, value)) or "none"
-    return str(value)
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(value))
 
 
 def _use(bundle: Bundle, name: str) -> StateUse:

@@ -17,9 +17,7 @@ def push(
     bundle: Bundle,
     address: Annotated[
         str,
-        typer.Argument(
-            metavar="ADDRESS", help="oci://HOST/PATH:TAG, or s3://BUCKET/…/NAME/VERSION/model.mslite."
-        ),
+        typer.Argument(metavar="ADDRESS", help="oci://HOST/PATH:TAG, or s3://BUCKET/…/NAME/VERSION/model.mslite."),
     ],
     version: Annotated[
         int, typer.Option("--version", metavar="N", min=0, help="The model's version; default: the tag, else 1.")
@@ -36,9 +34,7 @@ def push(
     from edge.gateway.sources.credentials import Credentials
     from edge.gateway.sources.publishing import push as stored
 
-    found = stored(
-        bundle, address, version=version, config=config, credentials=Credentials.of_file(credentials or "")
-    )
+    found = stored(bundle, address, version=version, config=config, credentials=Credentials.of_file(credentials or ""))
     if as_json:
         emit(found)
     else:

@@ -52,6 +52,8 @@ def run(
 
     model = lite_runtime.load(bundle, threads=threads, backend=backend, state=state)
     given = _read(files)
+    if not given:
+        _refuse_language(bundle, model.inputs(signature))
     if random is not None:
         given = _made_up(model.inputs(signature), shapes, random) | given
     outputs = _flat(model.run(given, signature))
@@ -65,6 +67,15 @@ def run(
         emit({"outputs": {name: _describe(array) for name, array in outputs.items()}, "file": output and str(output)})
     else:
         _print(outputs)
+
+
+def _refuse_language(bundle: Path, inputs: Sequence[Value]) -> None:
+    """Refuse to make up the inputs of a language model: pages and positions must fit together."""
+    from lite_runtime.errors import MsedgeError
+    from lite_runtime.language.engine import takes_tokens
+
+    if takes_tokens(inputs):
+        raise MsedgeError(f"this bundle holds a language model; talk to it: msedge chat {bundle}")
 
 
 def _split(text: str) -> tuple[str, Path]:

@@ -116,7 +116,7 @@ def _look(settings: Settings) -> None:
         )
     for text in settings.models if settings.logs.format == "text" else ():
         if Path(text).is_dir() and not os.listdir(text):
-                say(f"{text}: no models yet; add NAME.mslite or NAME/1/model.mslite to this folder")
+            say(f"{text}: no models yet; add NAME.mslite or NAME/1/model.mslite to this folder")
 
 
 def _tell_of_kernels() -> None:

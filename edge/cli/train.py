@@ -170,9 +170,7 @@ def _exported(job: Job, config: Config, tracked: Tracked | None) -> dict[str, st
     return {kind: str(path) for kind, path in files.items()}
 
 
-def _summary(
-    job: Job, reports: list[EpochReport], tracked: Tracked | None, files: dict[str, str]
-) -> dict[str, Any]:
+def _summary(job: Job, reports: list[EpochReport], tracked: Tracked | None, files: dict[str, str]) -> dict[str, Any]:
     last = reports[-1] if reports else None
     found = {"training": last.training, "validation": last.validation} if last is not None else {}
     return {

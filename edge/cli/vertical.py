@@ -40,9 +40,7 @@ def vertical(
         Path | None, typer.Option("--certificate", metavar="OWN.crt", help="This party's certificate.")
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", metavar="OWN.key", help="The key of that certificate.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="The active party: continue from state.checkpoint.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="The active party: continue from state.checkpoint.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train one model at two parties that hold different features of the same people, one of them the labels.

@@ -28,6 +28,8 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.infer import Exchange, refused
 from edge.gateway.job import Job
+from edge.gateway.language.figures import families as language_families
+from edge.gateway.language.service import Languages
 from edge.gateway.models.describe import metadata
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.repository import Options, Repository
@@ -53,6 +55,7 @@ from edge.gateway.shared.regions import Borrowed, Regions
 from edge.gateway.sources.made import sources_of
 from edge.gateway.sources.trust import Trust
 from edge.gateway.sources.watching import SourceState
+from lite_runtime.language.pages import PAGE
 
 if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
@@ -142,6 +145,7 @@ class Gateway:
         self._limit = memory_limit()
         self.room = Room(16 * settings.limits.body, self.peers.trusted)
         self.cache = _cache_of(settings, self._limit)
+        self.languages = Languages(settings, self._limit, loop.call_soon_threadsafe, self.bug)
         self.regions = Regions(settings.limits.regions, settings.limits.region_bytes)
         self._set_budget()
         self.expiry: Callable[[], float | None] = lambda: None
@@ -187,6 +191,7 @@ class Gateway:
                 await task
         self.lag.stop()
         self.scheduler.close()
+        await asyncio.to_thread(self.languages.stop)
         await self.repository.stop()
         self.regions.close()
         if self.personal is not None:
@@ -411,9 +416,7 @@ class Gateway:
         except TimeoutError:
             raise GatewayError(504, "the deadline passed while the device's version was being read") from None
 
-    def ended(
-        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Target | None
-    ) -> None:
+    def ended(self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Target | None) -> None:
         """Called when a request was answered or failed: writes a log line and spans, if enabled."""
         context = None
         if self.tracer is not None and job is not None:
@@ -458,6 +461,12 @@ class Gateway:
             self.repository.metadata(name, version_)
             raise GatewayError(503, f"model {name!r} is not ready")
 
+    def language_model(self, name: str) -> dict[str, Any]:
+        """A model in OpenAI's words; empty unless it is a language model that is loaded."""
+        versions = [s for s in self.repository.served() if s.name == name and isinstance(s, Served) and s.language]
+        created = int(self.statistics.begun)
+        return {"id": name, "object": "model", "created": created, "owned_by": "msedge"} if versions else {}
+
     def metadata(self) -> dict[str, Any]:
         """The protocol's server metadata."""
         more = [SHARED_MEMORY] if self.gate.rules["memory"] != "off" else []
@@ -501,7 +510,9 @@ class Gateway:
             worst_lag=self.lag.worst,
             cache=self.cache.figures if self.cache is not None else None,
         )
-        return expose(families(self.statistics, gauges), accept)
+        hosts = {(s.name, s.version): s.language for s in served if isinstance(s, Served) and s.language is not None}
+        told = language_families(self.languages.metrics(hosts))
+        return expose([*families(self.statistics, gauges), *told], accept)
 
     def status(self) -> Mapping[str, Any]:
         """The data of the status page."""
@@ -648,6 +659,11 @@ class Gateway:
         if processing is not None:
             served.processing = processing
             served.outer = {**served.outer, served.first: processing.ports}
+        served.language = self.languages.host(served)
+        if served.language is not None:
+            engine = served.language.engine
+            served.resident += engine.bytes_per_token * PAGE * engine.pages.count
+            return
         shapes = served.fixed_shapes(served.first)
         if shapes is not None:
             for personal in (False, True) if self.personal is not None else (False,):
@@ -674,6 +690,7 @@ class Gateway:
         if not any(other.name == served.name and other.version == served.version for other in self.repository.served()):
             self.statistics.forget(served.name, served.version)
             self.sequences.forget(served.name, served.version)
+            self.languages.forget(served.name, served.version)
         if not any(other.name == served.name for other in self.repository.served()):
             self.scheduler.forget(served.name)
 

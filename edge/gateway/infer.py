@@ -53,9 +53,7 @@ class Host(RunHost, Protocol):
         """The regions of a request. Raises GatewayError if the client may not use them."""
         raise NotImplementedError
 
-    def ended(
-        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Target | None
-    ) -> None:
+    def ended(self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Target | None) -> None:
         """Called when a request was answered."""
 
     def bug(self, error: BaseException, where: str, **facts: Any) -> None:

@@ -215,8 +215,7 @@ def _ground(shown: _Shown) -> str:
         rows = [[text_cell(_date(e.time)), text_cell(e.kind), text_cell(e.text)] for e in shown.store.events(run.id)]
         if rows:
             parts.append(
-                f"<details><summary>events of {escape(label)}</summary>"
-                f"{table(('when', 'what', ''), rows)}</details>"
+                f"<details><summary>events of {escape(label)}</summary>{table(('when', 'what', ''), rows)}</details>"
             )
     return f"<h2>Environment</h2>{''.join(parts)}"
 

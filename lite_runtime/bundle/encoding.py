@@ -154,9 +154,7 @@ def encode_rows(state: Mapping[str, Array], store: Store) -> dict[str, Any]:
         for name, (dtype, content) in contents.items()
         if dtype != "string" and len(content) > INLINE and content.count(0) == len(content)
     }
-    rows: dict[str, Any] = {
-        name: store.add(state[name], f"state {name!r}") for name in contents if name not in zeros
-    }
+    rows: dict[str, Any] = {name: store.add(state[name], f"state {name!r}") for name in contents if name not in zeros}
     room = ZEROS * len(store.data)
     for name, described in zeros.items():
         room -= len(contents[name][1])

@@ -31,6 +31,7 @@ __all__ = [
     "PAGE",
     "PAGE_FROM",
     "REQUIRED",
+    "SESSION",
     "SIGNATURE",
     "STATE",
     "File",
@@ -92,6 +93,7 @@ class Kind(NamedTuple):
 
 BUNDLE = Kind(MAGIC, "bundle", "to make one: msedge convert MODEL -o out.mslite")
 STATE = Kind(b"\x89MSSTAT\n", "state file", "to make one: Model.save_state(path)")
+SESSION = Kind(b"\x89MSSESS\n", "session", "to make one: Session.save(path)")
 
 
 class Section(NamedTuple):

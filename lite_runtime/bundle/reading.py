@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from lite_runtime.bundle.contents import Bundle, Golden
 from lite_runtime.bundle.decoding import Decoder, Tensors, decode_golden, decode_state, decode_uses, plain_object
-from lite_runtime.bundle.layout import FEATURES, MAX_MANIFEST, MAX_RATIO, File, cut
+from lite_runtime.bundle.layout import FEATURES, File, cut
 from lite_runtime.bundle.opening import Source, opened
 from lite_runtime.bundle.refusal import mapping_of, named, object_of, refuse, show
+from lite_runtime.bundle.strict import inflated, parsed
 from lite_runtime.bundle.writing import _check_golden, _check_signature
 from lite_runtime.graph import Graph
-from lite_runtime.graph.verify import MAX_DEPTH, verify_state
+from lite_runtime.graph.verify import verify_state
 
 __all__ = ["manifest_of", "read", "section_of", "unpacked"]
 
@@ -54,7 +53,7 @@ def _read(file: File, thorough: bool) -> Bundle:
         refuse("manifest, signatures", "at least one", "none")
     golden: Golden = {}
     if doc["golden"] != {}:
-        held = _aligned(_inflated(bytes(section_of(file, "golden")), "golden"))
+        held = _aligned(inflated(bytes(section_of(file, "golden")), "golden"))
         examples = Tensors(tables["golden"], held, "golden", thorough)
         golden = decode_golden(doc["golden"], examples)
         _check_golden(signatures, golden)
@@ -76,7 +75,7 @@ def _read(file: File, thorough: bool) -> Bundle:
 
 def manifest_of(file: File) -> Any:
     """The JSON value in a container's manifest."""
-    return _parse(unpacked(bytes(section_of(file, "manifest"))))
+    return parsed(unpacked(bytes(section_of(file, "manifest"))), "manifest")
 
 
 def section_of(file: File, name: str) -> memoryview:
@@ -92,21 +91,7 @@ _ZLIB = b"\x78"
 
 def unpacked(raw: bytes) -> bytes:
     """The manifest's JSON, compressed or not."""
-    return _inflated(raw, "manifest") if raw.startswith(_ZLIB) else raw
-
-
-def _inflated(raw: bytes, what: str) -> bytes:
-    """The contents of exactly one zlib stream, limited in size."""
-    limit = min(MAX_MANIFEST, MAX_RATIO * len(raw))
-    stream = zlib.decompressobj()
-    try:
-        content = stream.decompress(raw, limit + 1)
-    except zlib.error as error:
-        refuse(what, "a zlib stream", str(error))
-    if len(content) > limit or not stream.eof or stream.unused_data:
-        got = f"more than {limit} bytes" if len(content) > limit else "a stream cut short, or bytes after its end"
-        refuse(what, "one zlib stream", got)
-    return content
+    return inflated(raw, "manifest") if raw.startswith(_ZLIB) else raw
 
 
 def _aligned(content: bytes) -> memoryview:
@@ -114,38 +99,6 @@ def _aligned(content: bytes) -> memoryview:
     array = np.frombuffer(content, np.uint8).copy()
     array.flags.writeable = False
     return array.data
-
-
-def _parse(raw: bytes) -> Any:
-    """Strict JSON: UTF-8, no repeated keys, no NaN or Infinity, no lone surrogates, bounded nesting."""
-    if len(raw) > MAX_MANIFEST:
-        refuse("manifest", f"at most {MAX_MANIFEST} bytes", str(len(raw)))
-    try:
-        text = raw.decode("utf-8")
-        doc = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-        if "\\ud" in text or "\\uD" in text:  # perhaps half of a surrogate pair: rare, so the full check may be slow
-            json.dumps(doc, ensure_ascii=False).encode("utf-8")
-    except UnicodeDecodeError as error:
-        refuse(f"manifest, byte {error.start}", "UTF-8", repr(raw[error.start : error.start + 4]))
-    except UnicodeEncodeError as error:
-        refuse("manifest", "valid Unicode text", f"half of a surrogate pair: {error.object[error.start]!r}")
-    except RecursionError:
-        refuse("manifest", f"at most {MAX_DEPTH} levels of nesting", "far more")
-    except ValueError as error:
-        refuse("manifest", "JSON", str(error))
-    return doc
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        refuse("manifest", "unique keys in an object", f"{next(k for k in keys if keys.count(k) > 1)!r} twice")
-    return made
-
-
-def _no_constant(name: str) -> NoReturn:
-    refuse("manifest", "finite numbers", name)
 
 
 def _features(requires: Any) -> dict[str, Any]:

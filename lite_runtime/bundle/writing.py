@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +15,6 @@ from lite_runtime.bundle.layout import (
     BUNDLE,
     KNOWN,
     MAX_MANIFEST,
-    MAX_RATIO,
     NEEDS,
     REQUIRED,
     SIGNATURE,
@@ -30,6 +28,7 @@ from lite_runtime.bundle.layout import (
     version_text,
 )
 from lite_runtime.bundle.refusal import named, refuse, show
+from lite_runtime.bundle.strict import deflated
 from lite_runtime.errors import BundleError
 from lite_runtime.graph import Array, Graph, StateUse
 from lite_runtime.graph.verify import MAX_NAME, verify_arrays, verify_graph, verify_state
@@ -78,7 +77,7 @@ def write(
     }
     parts: list[tuple[str, bytes | bytearray, int]] = [("manifest", dump(manifest), REQUIRED)]
     if golden:
-        parts.append(("golden", _deflated(examples.data), 0))
+        parts.append(("golden", deflated(examples.data), 0))
     parts += [(name, extra[name], 0) for name in sorted(extra)]
     parts.append(("weights", weights.data, REQUIRED))
     data = assemble(parts)
@@ -99,11 +98,12 @@ def assemble(parts: Sequence[tuple[str, bytes | bytearray, int]], kind: Kind = B
 def laid_out(rows: Sequence[Row], contents: Sequence[bytes | bytearray | memoryview], needs: int, kind: Kind) -> bytes:
     """A file of these sections."""
     head, offsets = table_of(rows, needs, kind)
-    data = bytearray(head)
+    parts: list[bytes | bytearray | memoryview] = [head]
+    end = len(head)
     for offset, content in zip(offsets, contents, strict=True):
-        data += bytes(offset - len(data))
-        data += content
-    return bytes(data)
+        parts += [bytes(offset - end), content]
+        end = offset + len(content)
+    return b"".join(parts)
 
 
 def _section_name(name: str) -> str:
@@ -138,10 +138,4 @@ def dump(manifest: Mapping[str, Any]) -> bytes:
         raise BundleError(
             f"manifest: expected at most {MAX_MANIFEST} bytes of JSON, got {len(data)}; make long attributes arrays"
         )
-    return _deflated(data)
-
-
-def _deflated(data: bytes | bytearray) -> bytes:
-    """A zlib stream within the expansion ratio that readers allow; stored uncompressed if it would exceed it."""
-    packed = zlib.compress(data, 9)
-    return packed if len(data) <= MAX_RATIO * len(packed) else zlib.compress(data, 0)
+    return deflated(data)

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from lite_runtime.kernels._opcodes import LANE_GROUP
 from lite_runtime.native.simd import SHAPE
 
-__all__ = ["Operation", "block_stack", "loader", "machine", "storer"]
+__all__ = ["Operation", "block_stack", "loader", "machine", "one_by_one", "storer"]
 
 _I64 = ir.IntType(64)
 
@@ -69,6 +69,14 @@ def _loop_identity(module: Any, group: Any, width: int) -> Any:
         _hint(module, "llvm.loop.interleave.count", i32(1)),
         _hint(module, "llvm.loop.unroll.disable"),
     )
+    return identity
+
+
+def one_by_one(module: Any) -> Any:
+    """Metadata of a loop's latch: neither vectorised nor unrolled."""
+    identity = _distinct(module)
+    off = _hint(module, "llvm.loop.vectorize.enable", ir.IntType(1)(0))
+    identity.operands = (identity, off, _hint(module, "llvm.loop.unroll.disable"))
     return identity
 
 

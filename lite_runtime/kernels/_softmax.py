@@ -30,4 +30,3 @@ def vexp_down(x):
     p = vfma(p, r, splat(_ONE))
     p = vfma(p, r, splat(_ONE))
     return _scaled(p, n)
-

@@ -5,8 +5,10 @@ places[g] from the row's pointer are multiplied by four bytes of every column. W
 a register (INDEXED), four adjacent dwords are loaded at once; the planner puts such groups first. Weights are packed
 in panels [columns / (NV * LANES)] [dwords][NV * LANES][4], signed, with zeros after the last column and for bytes of a
 dword that are not part of a tap: the values read there do not matter, but the memory always belongs to the row's
-tensor. Unsigned activations are used directly, signed ones with their top bit flipped (the other way round on targets
-that multiply signed bytes faster); the bias corrects for that and for the zero points (derived in ops/_qpanels.py).
+tensor. For outer products (OUTER) they are [dwords][4][NV * LANES], and each byte of a row is multiplied by a vector of
+them; dwords come first whose neighbouring products can be added in 16 bits. Unsigned activations are used directly,
+signed ones with their top bit flipped (the other way round on targets that multiply signed bytes faster); the bias
+corrects for that and for the zero points (derived in ops/_qpanels.py).
 
 Weights with a zero point need the sum of every row: a panel's last vector then holds ones.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from llvmlite import ir
-from numba import int32, int64, types
+from numba import int32, int64, types, uint8
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -75,6 +77,11 @@ TILES = {1: 8, 2: 8, 3: 8, 4: 6} if _WIDE else {1: 6, 2: 6, 3: 3, 4: 2}
 """Rows of the register tile by its width in vectors; see `gemm.TILES`."""
 if INDEXED:
     TILES = {1: 8, 2: 8, 3: 6, 4: 4}
+OUTER = SHAPE.outer
+if OUTER:
+    TILES = {1: 6, 2: 6, 3: 4, 4: 4}
+TOGETHER = 2
+"""Rows whose products are added one after the other: adding products to sums takes another mode of the vector unit."""
 if SHAPE.small:
     TILES = {1: 4, 2: 2} if SHAPE.vectors else {1: 1, 2: 1}
 WIDEST = 1 if SHAPE.small else 4
@@ -96,7 +103,7 @@ BYTE, FLOAT, INT, FIXED, TWICE, REAL = range(6)
 round it, by int32 multipliers and shifts in the words of `scale` and `shift` (FIXED, TWICE), or by the words of float64
 factors (REAL)."""
 
-_F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_F32, _I64, _I32, _I16, _I8 = ir.FloatType(), *(ir.IntType(bits) for bits in (64, 32, 16, 8))
 _WORDS = types.CPointer(types.int64)
 _VEC = 4 * LANES
 
@@ -109,11 +116,11 @@ def _tile(rows: int, vectors: int, shifted: bool):
     def tile(
         typing, rows_at, places, counts, panel, ahead, out, stride, flip, columns, live, kind, bounds, narrow, tables
     ):
-        """rows_at: row addresses; counts: of dwords, and of the groups of four adjacent ones that come first; ahead:
-        bytes from a dword of the panel to the data to prefetch; out: address of the first result; stride: bytes between
-        rows of results; live rows and columns are stored. bounds: lowest and highest result as float32, minus the zero
-        point; narrow: see `narrowing`. tables: addresses of the columns' bias, scale, real bias, sum of weights, zero
-        point; of the rows' negated zero point and scale."""
+        """rows_at: row addresses; counts: of dwords, and of those (INDEXED: groups of four adjacent ones) that come
+        first; ahead: bytes from a dword of the panel to the data to prefetch; out: address of the first result; stride:
+        bytes between rows of results; live rows and columns are stored. bounds: lowest and highest result as float32,
+        minus the zero point; narrow: see `narrowing`. tables: addresses of the columns' bias, scale, real bias, sum of
+        weights, zero point; of the rows' negated zero point and scale."""
         numbers = types.UniTuple
         sig = types.void(
             *(_WORDS, _WORDS, numbers(types.int64, 2), *[types.int64] * 8),
@@ -123,7 +130,7 @@ def _tile(rows: int, vectors: int, shifted: bool):
         def lower(context, builder, sig, args):
             rows_at, places, counts, panel, ahead, out, stride, flip, columns, live, *others = args
             kind, bounds, narrow, tables = others
-            dwords, fours = (builder.extract_value(counts, i) for i in range(2))
+            dwords, quick = (builder.extract_value(counts, i) for i in range(2))
             bias, scale, shift, weight_sum, weight_zero, row_zero, row_scale = (
                 builder.extract_value(tables, i) for i in range(7)
             )
@@ -164,15 +171,25 @@ def _tile(rows: int, vectors: int, shifted: bool):
                 products(repeated, into)
 
             into = [[*sums[i], *ones[i : i + 1]] for i in range(rows)]
-            if INDEXED:
-                with cgutils.for_range(builder, fours, intp=_I64) as loop:
-                    here = builder.load(builder.gep(places, [builder.mul(loop.index, _I64(4))]))
-                    held = [load_ints(builder, builder.add(base, here), align=1) for base in bases]
-                    held = [builder.xor(one, unsign) for one in held]
-                    for k in range(4):
-                        target = [apart[k % parts - 1]] if k % parts else into
-                        products(lambda i, k=k: emit_lane(builder, held[i], k), target)
-                begin = builder.mul(fours, _I64(4))
+            if OUTER:
+                _emit_outer(builder, into, apart, (bases, places, dwords, quick, panel, flip))
+            elif INDEXED:
+
+                def four_dwords(turned):
+                    with cgutils.for_range(builder, quick, intp=_I64) as loop:
+                        here = builder.load(builder.gep(places, [builder.mul(loop.index, _I64(4))]))
+                        held = [turned(load_ints(builder, builder.add(base, here), align=1)) for base in bases]
+                        for k in range(4):
+                            target = [apart[k % parts - 1]] if k % parts else into
+                            products(lambda i, k=k: emit_lane(builder, held[i], k), target)
+
+                mask = builder.load(at(builder, flip, _I32), align=4, typ=_I32)
+                with builder.if_else(builder.icmp_signed("!=", mask, _I32(0))) as (turns, stays):
+                    with turns:
+                        four_dwords(lambda one: builder.xor(one, unsign))
+                    with stays:
+                        four_dwords(lambda one: one)
+                begin = builder.mul(quick, _I64(4))
                 with cgutils.for_range(builder, builder.sub(dwords, begin), intp=_I64) as loop:
                     dword(builder.add(begin, loop.index), into)
             elif parts == 1:
@@ -249,6 +266,73 @@ def _tile(rows: int, vectors: int, shifted: bool):
     return tile
 
 
+def _emit_outer(builder, into, apart, operands):
+    """Add all products of rows and a panel to the sums `into`, row -> a variable for each vector. Each number is
+    multiplied by a vector over the panel's whole width; those of neighbours are added in 16 bits where they fit. A
+    single row is summed in two parts if there are sums `apart`."""
+    bases, places, dwords, quick, panel, flip = operands
+    count = len(into[0])
+    wide = count * LANES
+    bytes_, shorts, ints = (ir.VectorType(ir.IntType(bits), wide) for bits in (8, 16, 32))
+    sums = [variable(builder, _joined(builder, [builder.load(one) for one in row])) for row in into]
+    others = [variable(builder, ir.Constant(ints, [0] * wide)) for _ in into] if apart else sums
+    weights = variable(builder, panel)
+
+    def dword(index, paired, turned):
+        here = builder.load(builder.gep(places, [index]))
+        w = builder.load(weights)
+        starts = [builder.add(base, here) for base in bases]
+
+        def number(start, k):
+            one = turned(builder.load(at(builder, builder.add(start, _I64(k)), _I8), align=1, typ=_I8))
+            return emit_splat(builder, builder.sext(one, _I16), shorts)
+
+        columns = [
+            builder.sext(builder.load(at(builder, builder.add(w, _I64(wide * k)), bytes_), align=1, typ=bytes_), shorts)
+            for k in range(4)
+        ]
+        for some in range(0, len(starts), TOGETHER):
+            terms = []
+            for i in range(some, min(some + TOGETHER, len(starts))):
+                products = [builder.mul(column, number(starts[i], k)) for k, column in enumerate(columns)]
+                for total, two in ((sums[i], products[:2]), (others[i], products[2:])):
+                    terms += [(total, one) for one in ([builder.add(*two)] if paired else two)]
+            for total, term in terms:
+                builder.store(builder.add(builder.load(total), builder.sext(term, ints)), total)
+        builder.store(builder.add(w, _I64(4 * wide)), weights)
+
+    def loop(begin, end, paired, turned):
+        with cgutils.for_range(builder, builder.sub(end, begin), intp=_I64) as turn:
+            dword(builder.add(begin, turn.index), paired, turned)
+
+    mask = builder.load(at(builder, flip, _I8), align=1, typ=_I8)
+    with builder.if_else(builder.icmp_signed("!=", mask, mask.type(0))) as (turns, stays):
+        with turns:
+            loop(_I64(0), quick, True, lambda number: builder.xor(number, mask))
+        with stays:
+            loop(_I64(0), quick, True, lambda number: number)
+    loop(quick, dwords, False, lambda number: builder.xor(number, mask))
+    for i, row in enumerate(into):
+        total = builder.load(sums[i])
+        if apart:
+            total = builder.add(total, builder.load(others[i]))
+        for j, one in enumerate(row):
+            order = ir.Constant(ir.VectorType(_I32, LANES), list(range(LANES * j, LANES * (j + 1))))
+            builder.store(builder.shuffle_vector(total, total, order), one)
+
+
+def _joined(builder, vectors):
+    """Vectors of LANES one after the other."""
+    wide = LANES * len(vectors)
+    kind = ir.VectorType(_I32, wide)
+    total = ir.Constant(ir.VectorType(vectors[0].type.element, wide), ir.Undefined)
+    for j, one in enumerate(vectors):
+        spread = builder.shuffle_vector(one, one, ir.Constant(kind, [i % LANES for i in range(wide)]))
+        order = [wide + i if i // LANES == j else i for i in range(wide)]
+        total = builder.shuffle_vector(total, spread, ir.Constant(kind, order))
+    return total
+
+
 def _store_bytes(builder, packed, begin: int, vectors: int, where, complete, last):
     """Store the results of `vectors` vectors, LANES bytes each, of a register from vector `begin` on; only `last` bytes
     of the last vector unless they are `complete`."""
@@ -307,12 +391,39 @@ def _sweep(tile, size, vectors):
     return sweep
 
 
+def _across(tile, vectors, whole):
+    """Process a single row and so many neighbouring panels; `stride`: bytes between the results of two panels. In a
+    loop around all that drivers do for a panel, it took 60 instructions more for each."""
+
+    @exact
+    def across(row_at, panels, places, counts, panel, out, stride, flip, columns, kind, bounds, narrow, tables):
+        bias, scale, shift, weight_sum, weight_zero, row_zero, row_scale = tables
+        slice_bytes = _VEC * whole * counts[0]
+        place = 0
+        for _ in range(panels):
+            row = (
+                bias + place,
+                scale + place,
+                shift + place,
+                weight_sum + place,
+                weight_zero + place,
+                row_zero,
+                row_scale,
+            )
+            tile(row_at, places, counts, panel, NEAR, out, 0, flip, columns, 1, kind, bounds, narrow, row)
+            place += _VEC * vectors
+            panel += slice_bytes
+            out += stride
+
+    return across
+
+
 def _sweeps(shifted: bool):
-    """By width: loops over rows with the tallest tile, and with one row. A shifted tile has one vector less; its ones
-    are the fourth."""
+    """By width: loops over rows with the tallest tile, and over panels with one row. A shifted tile has one vector
+    less; its ones are the fourth."""
     widths = range(1, min(WIDEST, 4 - shifted) + 1)
     full = [_sweep(_tile(TILES[n + shifted], n, shifted), TILES[n + shifted], n + shifted) for n in widths]
-    thin = [_sweep(_tile(1, n, shifted), 1, n + shifted) for n in widths] if TILES[1] > 1 else full
+    thin = [_across(_tile(1, n, shifted), n, n + shifted) for n in widths] if TILES[1] > 1 else full
     return [(*loops, *loops[-1:] * (4 - len(loops))) for loops in (full, thin)]
 
 
@@ -369,7 +480,7 @@ def _driver(shifted: bool):
             num(step, GEMM.dwords),
             num(step, GEMM.vectors),
         )
-        counts = (dwords, num(step, GEMM.fours))
+        counts = (dwords, num(step, GEMM.quick))
         size, out_row = num(step, GEMM.size), num(step, GEMM.c_row)
         per_image, per_row = num(step, GEMM.per_image), num(step, GEMM.per_line)
         image_step, row_step, column_step = (
@@ -421,9 +532,10 @@ def _driver(shifted: bool):
                     else:
                         row_zero[i] = -int32(u8p(zeros)[at_scale])
             group = lo_p // panels if lo_p >= panels else 0
-            before = lo_p - group * panels - 1
-            for _ in range(lo_p, hi_p):
-                before += 1  # panels of this group before this one, all of them full, each with its ones
+            before, run = lo_p - group * panels - 1, 1
+            p = lo_p
+            while p < hi_p:
+                before += run  # panels of this group before this one, all full, each with its ones
                 if before == panels:
                     group, before = group + 1, 0
                 column = before * width
@@ -446,15 +558,19 @@ def _driver(shifted: bool):
                 if shift_a != 0:
                     for i in range(count + SPARE):
                         rows_at[i] += shift_a
+                run = 1
                 if count == 1 and TILES_1 > 1:
+                    gap = size * width
+                    if live == width:
+                        run = min(hi_p - p, columns // width - before)
                     if vectors == 4:
-                        thin_4(rows_at, 1, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                        thin_4(rows_at, run, places, counts, panel, out, gap, flip, live, kind, bounds, narrow, tables)
                     elif vectors == 3:
-                        thin_3(rows_at, 1, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                        thin_3(rows_at, run, places, counts, panel, out, gap, flip, live, kind, bounds, narrow, tables)
                     elif vectors == 2:
-                        thin_2(rows_at, 1, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                        thin_2(rows_at, run, places, counts, panel, out, gap, flip, live, kind, bounds, narrow, tables)
                     else:
-                        thin_1(rows_at, 1, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                        thin_1(rows_at, run, places, counts, panel, out, gap, flip, live, kind, bounds, narrow, tables)
                 elif vectors == 4:
                     full_4(rows_at, count, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 elif vectors == 3:
@@ -463,6 +579,7 @@ def _driver(shifted: bool):
                     full_2(rows_at, count, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 else:
                     full_1(rows_at, count, places, counts, panel, out, stride, flip, live, kind, bounds, narrow, tables)
+                p += run
                 if shift_a != 0:
                     for i in range(count + SPARE):
                         rows_at[i] -= shift_a
@@ -487,22 +604,32 @@ def x8_gemm_shifted(step, bases, worker, workers):
 
 
 @exact
-def _kept(total, j, four):
-    """Store `four` signed bytes and add their sum to the column's sum."""
-    total[j] += (
-        (int32(four << 24) >> 24) + (int32(four << 16) >> 24) + (int32(four << 8) >> 24) + (int32(four) >> 24)
-    )  # fmt: skip
-    return int32(four)
+def _put(to, wide, j, four):
+    """Store a column's four bytes of a dword; `wide`: columns of the panel, ones included."""
+    if OUTER:
+        for k in range(4):
+            u8p(address(to) + k * wide)[j] = uint8(four >> 8 * k)
+    else:
+        to[j] = int32(four)
 
 
 @exact
-def _interleave(to, total, rows, row_step, live, flips):
+def _keep(to, wide, total, j, four):
+    """Store four signed bytes and add their sum to the column's sum."""
+    total[j] += (
+        (int32(four << 24) >> 24) + (int32(four << 16) >> 24) + (int32(four << 8) >> 24) + (int32(four) >> 24)
+    )  # fmt: skip
+    _put(to, wide, j, four)
+
+
+@exact
+def _interleave(to, wide, total, rows, row_step, live, flips):
     """Dwords of four rows' bytes, one per column."""
     r0, r1, r2, r3 = u8p(rows), u8p(rows + row_step), u8p(rows + 2 * row_step), u8p(rows + 3 * row_step)
     for j in range(live):
         low = int32(r0[j]) | int32(int32(r1[j]) << 8)
         high = int32(int32(r2[j]) << 16) | int32(int32(r3[j]) << 24)
-        to[j] = _kept(total, j, int32(low | high) ^ flips)
+        _keep(to, wide, total, j, int32(low | high) ^ flips)
 
 
 @kernel(X8Pack)
@@ -544,26 +671,27 @@ def x8_pack(step, bases, worker, workers):
             total[j] = int32(0)
         four_flips = int32(flip * 0x01010101)
         for g in range(dwords):
-            to = i32p(target + 4 * g * (padded + ones * LANES))
+            wide = padded + ones * LANES
+            to = i32p(target + 4 * g * wide)
             count = min(4, depth - 4 * g)
             skipped = 4 - count if overlap > 0 else 0  # bytes of the last dword that the previous one also holds
             start_row = source + (4 * g - skipped) * row_step
             mask = int32(((1 << 8 * count) - 1) << 8 * skipped)
             if count == 4 and column_step == 1:
-                _interleave(to, total, start_row, row_step, live, four_flips)
+                _interleave(to, wide, total, start_row, row_step, live, four_flips)
             elif count == 4 and row_step == 1:
                 for j in range(live):
-                    to[j] = _kept(total, j, i32p(start_row + j * column_step)[0] ^ four_flips)
+                    _keep(to, wide, total, j, i32p(start_row + j * column_step)[0] ^ four_flips)
             else:
                 for j in range(live):
                     value = 0
                     for i in range(skipped, skipped + count):
                         value |= int64(u8p(start_row + i * row_step + j * column_step)[0]) << 8 * i
-                    to[j] = _kept(total, j, (int32(value) ^ four_flips) & mask)
+                    _keep(to, wide, total, j, (int32(value) ^ four_flips) & mask)
             for j in range(live, padded):
-                to[j] = int32(0)
-            for j in range(padded, padded + ones * LANES):
-                to[j] = int32(0x01010101) & mask
+                _put(to, wide, j, int32(0))
+            for j in range(padded, wide):
+                _put(to, wide, j, int32(0x01010101) & mask)
         for j in range(live):
             total[j] -= int32(depth * zero_b)
             start[j] = (i32p(bias)[column + j] if bias != 0 else int32(0)) - int32(zero_a) * total[j]

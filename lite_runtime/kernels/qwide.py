@@ -298,7 +298,7 @@ def _gemm(deep):
 
 
 _plain, _deep = _gemm(False), _gemm(True)
-_UNREAD = ("zeros", "scales", "flip", "weight_sum", "weight_zero", "rows_a_scale", "turn", "wild", "fours")
+_UNREAD = ("zeros", "scales", "flip", "weight_sum", "weight_zero", "rows_a_scale", "turn", "wild", "quick")
 
 
 @kernel(X16Gemm, fastmath=set(), unread=_UNREAD)

@@ -1,10 +1,10 @@
 """Rows of several owners in one run: tables hold the tensors that differ between owners, one slot per owner.
 
-    owners = PersonalModel(model, {"head.weight", "head.bias"}, {"x": (1, 3, 32, 32)}, slots=1000)
-    owners.write(7, owners.prepare(state))           # one owner's state, of those names
-    run = owners.bind({"x": (64, 3, 32, 32)})
-    run.inputs["x"][...], run.inputs[SLOTS][...] = x, slots
-    run(); run.outputs
+owners = PersonalModel(model, {"head.weight", "head.bias"}, {"x": (1, 3, 32, 32)}, slots=1000)
+owners.write(7, owners.prepare(state))           # one owner's state, of those names
+run = owners.bind({"x": (64, 3, 32, 32)})
+run.inputs["x"][...], run.inputs[SLOTS][...] = x, slots
+run(); run.outputs
 """
 
 from __future__ import annotations

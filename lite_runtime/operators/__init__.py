@@ -39,7 +39,8 @@ __all__ = [
 
 FAMILIES = (
     *("elementwise", "activation", "movement", "linear", "reduce", "normalize", "integer", "indexing", "recurrent"),
-    *("attention", "vision", "random", "control", "losses", "gradients", "signal", "sequences", "strings", "trees"),
+    *("attention", "language", "vision", "random", "control", "losses", "gradients", "signal", "sequences", "strings"),
+    "trees",
 )
 """The files of records, ordered by how often models need them."""
 

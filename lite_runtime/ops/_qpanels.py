@@ -37,6 +37,7 @@ __all__ = [
     "fours_first",
     "full_vectors",
     "moving_operands",
+    "narrow_first",
     "panel_bytes",
     "per_column",
     "quantised_panels",
@@ -46,6 +47,7 @@ __all__ = [
     "signed",
     "sums_of",
     "terms_of",
+    "wide_dwords",
 ]
 
 BYTE, FLOAT, INT, FIXED, TWICE, REAL = range(6)
@@ -58,13 +60,13 @@ _BYTES = ("int8", "uint8")
 
 class Cut(NamedTuple):
     """A reduction split into dwords: their byte offsets from a row's start, and (dwords, 4 or 2) indices of the
-    weights for each, -1 for none. `depth`: elements of a tap. `fours`: how many groups of four adjacent dwords come
-    first."""
+    weights for each, -1 for none. `depth`: elements of a tap. `quick`: how many dwords come first, or groups of four,
+    that kernels can sum in a faster way."""
 
     places: tuple[int, ...]
     source: Array
     depth: int
-    fours: int = 0
+    quick: int = 0
 
     @property
     def slack(self) -> bool:
@@ -99,9 +101,25 @@ def fours_first(whole: Cut) -> Cut:
             alone.append(at)
             at += 1
     order = together + alone
-    return whole._replace(
-        places=tuple(places[i] for i in order), source=whole.source[order], fours=len(together) // 4
-    )
+    return _ordered(whole, order, len(together) // 4)
+
+
+def _ordered(whole: Cut, order: Sequence[int], quick: int) -> Cut:
+    return whole._replace(places=tuple(whole.places[i] for i in order), source=whole.source[order], quick=quick)
+
+
+def narrow_first(whole: Cut, wide: Array) -> Cut:
+    """The same dwords, those that are not `wide` before the others (`wide_dwords`)."""
+    return _ordered(whole, np.argsort(wide, kind="stable").tolist(), int((wide == 0).sum()))
+
+
+def wide_dwords(matrices: Array, source: Array) -> Array:
+    """(matrices, k, n) int8 -> (dwords) int8: 1 where two neighbours of some column are -128. Their products with two
+    inputs of -128 are the only ones whose sum does not fit 16 bits."""
+    lowest = np.zeros((*matrices.shape[:1], matrices.shape[1] + 1, matrices.shape[2]), bool)
+    lowest[:, :-1] = matrices == -128
+    dwords = lowest[:, source]  # (matrix, dword, 4, column)
+    return np.asarray((dwords[:, :, ::2] & dwords[:, :, 1::2]).any((0, 2, 3)), np.int8)
 
 
 def full_vectors(columns: int, shape: Shape, shifted: bool) -> int:
@@ -110,8 +128,8 @@ def full_vectors(columns: int, shape: Shape, shifted: bool) -> int:
 
 
 def quantised_panels(matrix: Array, source: Array, shape: Shape, shifted: bool) -> Array:
-    """(k, n) -> the layout for qgemm and qwide: panels of [dword][column][4 bytes], flat; `shifted`: followed by
-    ones."""
+    """(k, n) -> the layout for qgemm and qwide: panels of [dword][column][4 bytes], or [dword][4][column] for outer
+    products, flat; `shifted`: followed by ones."""
     n, lanes = matrix.shape[1], shape.lanes
     width, padded = full_vectors(n, shape, shifted) * lanes, -(-n // lanes) * lanes
     held = np.zeros((matrix.shape[0] + 1, padded), matrix.dtype)
@@ -119,8 +137,8 @@ def quantised_panels(matrix: Array, source: Array, shape: Shape, shifted: bool) 
     dwords = held[source].transpose(0, 2, 1)  # (dword, column, 4 or 2)
     ones = (source >= 0).astype(matrix.dtype)[:, None]
     ones = np.broadcast_to(ones, (len(source), lanes if shifted else 0, source.shape[1]))
-    parts = (np.concatenate([dwords[:, at : at + width], ones], 1).ravel() for at in range(0, padded, width))
-    return np.concatenate(list(parts))
+    parts = [np.concatenate([dwords[:, at : at + width], ones], 1) for at in range(0, padded, width)]
+    return np.concatenate([(part.swapaxes(1, 2) if shape.outer else part).ravel() for part in parts])
 
 
 def panel_bytes(dwords: int, columns: int, shape: Shape, shifted: bool) -> int:

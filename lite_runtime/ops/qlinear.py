@@ -15,6 +15,7 @@ from lite_runtime.ops._checks import SCALE_TYPES, broadcast, one_of, one_or
 from lite_runtime.ops.convolution import Geometry, geometry_of
 from lite_runtime.ops.misc import as_conv
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+from lite_runtime.targets import Shape
 
 __all__ = ["INTEGERS", "images_of", "scaled"]
 
@@ -151,21 +152,23 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Weights:
-    """The right operand as a step reads it; sums and biases, (matrices, columns) each, if they are constant."""
+    """The right operand as a step reads it, and in which order; sums and biases, (matrices, columns) each, if they are
+    constant."""
 
     panels: Operand
+    split: q.Cut
     bias: Operand
     weight_sum: Operand
 
 
-def _emit(b: Binder, p: _Product, t: q.Terms, split: q.Cut, a: Operand, w: _Weights, shift: Array) -> None:
+def _emit(b: Binder, p: _Product, t: q.Terms, a: Operand, w: _Weights, shift: Array) -> None:
     """Append the step; `shift`: a column's real bias."""
-    out, lanes = b.outputs[0], b.lanes
+    out, lanes, split = b.outputs[0], b.lanes, w.split
     assert out is not None
     r = q.result_of(b, t, out)
     target = q.sums_of(b, r, out)
     table = -(-p.columns // lanes) * lanes * (8 if t.wide else 4)  # bytes of a batch's biases
-    panel = q.panel_bytes(len(split.places), p.columns, b.target.byte_shape, t.shifted)
+    panel = q.panel_bytes(len(split.places), p.columns, _shape(b, t), t.shifted)
     scale, column_shift = q.factors(b, t, r.kind, shift, p.groups)
     declared = (
         steps.X16GemmDeep if t.deep else steps.X16Gemm if t.wide else steps.X8GemmShifted if t.shifted else steps.X8Gemm
@@ -185,8 +188,8 @@ def _emit(b: Binder, p: _Product, t: q.Terms, split: q.Cut, a: Operand, w: _Weig
             rows=p.rows,
             columns=p.columns,
             dwords=len(split.places),
-            fours=split.fours,
-            vectors=q.full_vectors(p.columns, b.target.byte_shape, t.shifted),
+            quick=split.quick,
+            vectors=q.full_vectors(p.columns, _shape(b, t), t.shifted),
             size=r.size,
             c_row=p.groups * p.columns,
             per_image=p.per_image,
@@ -217,7 +220,12 @@ def _emit(b: Binder, p: _Product, t: q.Terms, split: q.Cut, a: Operand, w: _Weig
 def _cut(b: Binder, t: q.Terms, taps: Sequence[int], depth: int) -> q.Cut:
     """The reduction in dwords, in the order that the target's kernel wants."""
     split = q.cut(taps, depth, t.size)
-    return q.fours_first(split) if b.target.shape.indexed and not t.wide else split
+    return q.fours_first(split) if _shape(b, t).indexed and not t.wide else split
+
+
+def _shape(b: Binder, t: q.Terms) -> Shape:
+    """What the panels of a product depend on."""
+    return b.target.shape_of("qwide" if t.wide else "qgemm")
 
 
 def _constant_weights(
@@ -225,13 +233,18 @@ def _constant_weights(
 ) -> _Weights:
     """Packed weights and the values derived from them. `arrange`, named `matrices`: w -> (matrix, reduction,
     column)."""
-    lanes, shifted = b.lanes, t.shifted
+    lanes, shifted, shape = b.lanes, t.shifted, _shape(b, t)
+    if shape.outer:
+        source = split.source
+        wide = b.packed(t.w, f"wide {matrices}", lambda w: q.wide_dwords(arrange(q.signed(w)), source)).value
+        assert wide is not None
+        split = q.narrow_first(split, wide)
 
     def pack(w: Array) -> Array:
         whole = arrange(q.signed(w))
         if t.wide:
             whole = whole.astype(np.int16) - t.w_zero.reshape(groups, 1, -1).astype(np.int16)
-        return np.concatenate([q.quantised_panels(m, split.source, b.target.byte_shape, shifted) for m in whole])
+        return np.concatenate([q.quantised_panels(m, split.source, shape, shifted) for m in whole])
 
     def sums(w: Array) -> Array:
         return np.asarray(arrange(q.signed(w)).sum(1, dtype=np.int64))
@@ -241,7 +254,8 @@ def _constant_weights(
     length = int((split.source >= 0).sum())
     weight_sum, bias = _folded(t, total.reshape(-1, len(t.w_zero)), length)  # (matrices, groups * columns)
     return _Weights(
-        b.packed(t.w, f"bytes {matrices} {split.depth} {shifted} {_zeros(t)} {lanes}", pack),
+        b.packed(t.w, f"bytes {matrices} {split.depth} {shifted} {_zeros(t)} {shape}", pack),
+        split,
         b.constant(q.per_column(bias, groups, lanes, "int64" if t.wide else "int32")),
         b.constant(q.per_column(weight_sum, groups, lanes, "int32")),
     )
@@ -303,7 +317,7 @@ def _convolution(b: Binder, g: Geometry, group: int, t: q.Terms) -> None:
         return w.reshape(group, columns, depth, -1).transpose(0, 3, 2, 1).reshape(group, -1, columns)
 
     weights = _constant_weights(b, t, f"conv {group}", split, group, arrange)
-    _emit(b, p, t, split, image, weights, _real_bias(t, group * columns))
+    _emit(b, p, t, image, weights, _real_bias(t, group * columns))
 
 
 def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
@@ -514,7 +528,7 @@ def _(b: Binder) -> None:
             )
         )
         a = copy
-    _emit(b, p, t, split, a, weights, _real_bias(t, n))
+    _emit(b, p, t, a, weights, _real_bias(t, n))
 
 
 def _step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> int:
@@ -540,7 +554,7 @@ def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, tu
         return _right_of_shorts(b, t, split, batches, k, n, turned)
     if t.bias is not None and t.bias.dtype == "int32" and len(t.bias.shape) != 1:
         raise NoKernel(f"a bias of shape {list(t.bias.shape)}")
-    lanes, shape = b.lanes, b.target.byte_shape
+    lanes, shape = b.lanes, _shape(b, t)
     padded, size = -(-n // lanes) * lanes, q.panel_bytes(len(split.places), n, shape, t.shifted)
     packed = b.scratch("uint8", (batches * size,))
     bias, weight_sum = (b.scratch("int32", (batches, padded)) for _ in range(2))
@@ -568,14 +582,14 @@ def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, tu
             overlap=int(not split.slack),
         )
     )
-    return _Weights(packed, bias, weight_sum)
+    return _Weights(packed, split, bias, weight_sum)
 
 
 def _right_of_shorts(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, turned: bool) -> _Weights:
     """A computed right operand of int16, packed by a step."""
     if t.w_zero.any() or t.known_zero or t.bias is not None:
         raise NoKernel("zero points or a bias with a computed operand of int16")
-    size, padded = q.panel_bytes(len(split.places), n, b.target.byte_shape, False), -(-n // b.lanes) * b.lanes
+    size, padded = q.panel_bytes(len(split.places), n, _shape(b, t), False), -(-n // b.lanes) * b.lanes
     packed = b.scratch("uint8", (batches * size,))
     row_step, column_step = (1, k) if turned else (n, 1)
     step = steps.X16Pack(
@@ -583,7 +597,7 @@ def _right_of_shorts(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, 
         packed=packed,
         depth=k,
         columns=n,
-        vectors=q.full_vectors(n, b.target.byte_shape, False),
+        vectors=q.full_vectors(n, _shape(b, t), False),
         row_step=row_step,
         column_step=column_step,
         batches=batches,
@@ -591,6 +605,5 @@ def _right_of_shorts(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, 
         batch_packed=size,
     )
     b.emit(step)
-    return _Weights(
-        packed, b.constant(np.zeros((batches, padded), np.int64)), b.constant(np.zeros((batches, padded), np.int32))
-    )
+    bias, weight_sum = (b.constant(np.zeros((batches, padded), dtype)) for dtype in (np.int64, np.int32))
+    return _Weights(packed, split, bias, weight_sum)

@@ -30,6 +30,7 @@ import numpy as np
 from lite_runtime import bundle
 from lite_runtime._blake import blake2b
 from lite_runtime.bundle.layout import table_digest
+from lite_runtime.bundle.refusal import named
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Node, Spec, StateUse, Value, dtype_name, numpy_dtype, spec_of
 from lite_runtime.native import build, trust
@@ -176,8 +177,9 @@ def read(source: bundle.Source) -> bundle.Bundle | Sketch:
     found = _load(path) if path else None
     if found is not None:
         return _sketch(file, *found)
-    held = bundle.read(source)
-    if path and table_digest(held.data) == table_digest(file.data):
+    where = repr(os.fspath(source)) if isinstance(source, str | os.PathLike) else ""
+    held: bundle.Bundle = named(where, bundle.read, file) if where else bundle.read(file)
+    if path:
         faces = {name: (graph.inputs, graph.outputs) for name, graph in held.signatures.items()}
         specs = {name: spec_of(array) for name, array in held.state.items()}
         _save(path, {"signatures": faces, "uses": held.uses, "state": specs}, ())

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from lite_runtime.steps.batchnorm import GradSums as GradSums
     from lite_runtime.steps.batchnorm import Moments as Moments
     from lite_runtime.steps.batchnorm import Settle as Settle
+    from lite_runtime.steps.blocked import BlockGemm as BlockGemm
+    from lite_runtime.steps.blocked import EmbedBlocks as EmbedBlocks
+    from lite_runtime.steps.blocked import FloatBlockGemm as FloatBlockGemm
+    from lite_runtime.steps.blocked import QuantizeBlocks as QuantizeBlocks
     from lite_runtime.steps.boxes import GatherBoxes as GatherBoxes
     from lite_runtime.steps.boxes import Suppress as Suppress
     from lite_runtime.steps.control import Begin as Begin
@@ -62,6 +66,8 @@ if TYPE_CHECKING:
     from lite_runtime.steps.packing import CellWeights as CellWeights
     from lite_runtime.steps.packing import Panels as Panels
     from lite_runtime.steps.packing import WinogradFilters as WinogradFilters
+    from lite_runtime.steps.paged import Append as Append
+    from lite_runtime.steps.paged import Attend as Attend
     from lite_runtime.steps.pool import Pool as Pool
     from lite_runtime.steps.pool import Window as Window
     from lite_runtime.steps.poolgrad import PoolGrad as PoolGrad
@@ -120,6 +126,7 @@ if TYPE_CHECKING:
 _FAMILIES = {
     "attention": "F32Attention PackKeys PadRows",
     "batchnorm": "Apply GradApply GradSettle GradSums Moments Settle",
+    "blocked": "BlockGemm EmbedBlocks FloatBlockGemm QuantizeBlocks",
     "boxes": "GatherBoxes Suppress",
     "control": "Begin Copy GoTo Refuse Turn",
     "copy": "Extent Segments Swap Trilu Weave",
@@ -134,6 +141,7 @@ _FAMILIES = {
     "order": "Arg TopK",
     "outer": "Outer Unpack",
     "packing": "CellWeights Panels WinogradFilters",
+    "paged": "Append Attend",
     "pool": "Pool Window",
     "poolgrad": "PoolGrad",
     "qconv_transpose": "SpreadSums",

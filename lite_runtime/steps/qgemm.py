@@ -48,7 +48,7 @@ class GemmBytes(Step):
     rows_a_scale: int  # rows that share a zero point and a scale; 0: all
     turn: int  # mask that makes bytes of C unsigned: 128 if they are signed, otherwise 0
     wild: int  # 1: a sum times its scale can reach 2**31
-    fours: int  # groups of four adjacent dwords, which come before all others; counted for indexed targets only
+    quick: int  # dwords (groups of four on indexed targets) that come first and are summed faster: `kernels/qgemm.py`
 
 
 @step("qgemm.x8_gemm")

@@ -10,13 +10,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from converter import convert
 from lite_runtime.bundle.layout import BUNDLE, NEEDS, REQUIRED, Row, packed_version, table_of
 from lite_runtime.native import build
 from lite_runtime.native.target import host
 from lite_runtime.native.wheel import device_files
 from lite_runtime.targets import named
+from tests.converter.support import Builder
 from tests.emulated import lists, systems, working
 from tests.emulated.lists import TARGETS
 from tests.emulated.systems import SYSTEMS, System
@@ -129,8 +132,8 @@ def test_other_processors_compute_what_their_lists_say(tmp_path: Path) -> None:
     often than it was is shown."""
     if (target := host()) is not None and not target.shape.fused:
         pytest.skip(f"{target.name} rounds products and sums apart, and other bits are recorded")
-    for system in SYSTEMS:
-        needs(system)
+    for name in TARGETS:
+        needs(systems.named(name))
     changed = list[str]()
     for target, found in lists.replayed(tmp_path):
         assert found["target"] == target
@@ -138,3 +141,44 @@ def test_other_processors_compute_what_their_lists_say(tmp_path: Path) -> None:
         before = lists.path(target).read_text().splitlines()
         changed += difflib.unified_diff(before, lists.listed(found).splitlines(), target, "now", "", "", 0, "")
     assert not changed, "\n".join([*changed, "if these are meant: python -m tests.emulated lists"])
+
+
+def write_extremes(path: Path, seed: int, dtype: str, rows: int, depth: int, columns: int) -> None:
+    """A record of products by constant and by computed weights, most of whose bytes are the lowest there are: sums of
+    two such products do not fit 16 bits."""
+    b, lowest = Builder(opset=20, seed=seed), np.iinfo(dtype).min
+    x, y = b.input("x", (rows, depth), dtype), b.input("y", (depth, columns), "int8")
+    few, many = (
+        b.rng.choice([-128, 127, 5], (depth, columns), p=shares).astype(np.int8)
+        for shares in ((0.1, 0.5, 0.4), (0.8, 0.1, 0.1))
+    )
+    few[::2] = np.maximum(few[::2], -127)  # no neighbours
+    given = np.where(b.rng.random((rows, depth)) < 0.8, lowest, 255 + lowest).astype(dtype)
+    computed = b.rng.choice([-128, 127], (depth, columns)).astype(np.int8)
+    zero, held = (b.const(np.asarray(value, kind)) for value, kind in ((lowest + 3, dtype), (many, np.int8)))
+    outputs = [b("MatMulInteger", x, by, zero, b.const(np.int8(0))) for by in (b.const(few), held, y)]
+    outputs.append(b("MatMulInteger", x, held, zero, b.const(np.int8(7))))
+    left = given.astype(np.int32) - (lowest + 3)
+    wanted = [left @ by.astype(np.int32) for by in (few, many, computed, many.astype(np.int32) - 7)]
+    np.savez(
+        path,
+        bundle=np.frombuffer(convert(b.model(*outputs)).bundle, np.uint8),
+        **{"i:x": given, "i:y": computed},
+        **{f"o:{name}": value for name, value in zip(outputs, wanted, strict=True)},
+    )
+
+
+@pytest.mark.parametrize("system", [system for system in SYSTEMS if system.debian], ids=lambda system: system.name)
+def test_products_of_the_lowest_bytes_are_exact(system: System, tmp_path: Path) -> None:
+    needs(system)
+    (tmp_path / "records").mkdir()
+    sizes = [(1, 37, 19), (9, 64, 16), (6, 3, 5), (5, 130, 33), (13, 8, 8)]
+    for seed, (rows, depth, columns) in enumerate(sizes):
+        for dtype in ("int8", "uint8"):
+            write_extremes(tmp_path / "records" / f"{seed}-{dtype}.npz", seed, dtype, rows, depth, columns)
+    target = TARGETS[system.name]
+    working.device_files(tmp_path / "site", [target])
+    found = working.report(system, target, tmp_path, records=tmp_path / "records")
+    assert found["failed"] == {}
+    assert all(one["equal"] and not one["reference"] for one in found["ran"].values())
+    assert len(found["ran"]) == 2 * len(sizes)

@@ -49,7 +49,6 @@ def _hex(size: int) -> str:
     return rf"\A[0-9a-f]{{{2 * size}}}\Z"
 
 
-
 _Patterns = Annotated[
     tuple[Annotated[str, Meta(min_length=1, max_length=256, description="a name or a pattern")], ...],
     Meta(description="a list of names or patterns"),

@@ -105,4 +105,3 @@ def check_room(limits: Limits, load: Load, rows: int, half: float) -> None:
 
 def _busy(why: str, half: float) -> GatewayError:
     return GatewayError(429, f"overloaded: {why}; try again later", retry_after=half)
-

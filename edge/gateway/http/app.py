@@ -19,6 +19,7 @@ from edge.gateway.gateway import AUDITED, NO_CUDA, Gateway
 from edge.gateway.http.bodies import object_in, read_body
 from edge.gateway.http.compression import compressed
 from edge.gateway.http.crowd import Crowd
+from edge.gateway.http.texts import Texts
 from edge.gateway.models.entry import Asleep
 from edge.gateway.operate.room import Held
 from edge.gateway.operate.tls import certificate_name
@@ -50,6 +51,8 @@ _LATE = (
     b"HTTP/1.1 408 Request Timeout\r\nServer: msedge\r\nConnection: close\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(_LATE_BODY), _LATE_BODY)
 )
+_ADMITTING = ("infer", "predict", "completions", "chat_completions")
+"""Handlers that check the client's access themselves, as the body may name the model, or refusals have another form."""
 _GRANT: ContextVar[Grant] = ContextVar("grant")
 """What the client of the present request may do."""
 _REASONS = {405: "the method {method} is not allowed at this address", 404: "there is no resource at {path}"}
@@ -293,12 +296,14 @@ class _Handlers:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._limits = gateway, gateway.settings.limits
+        texts = Texts(gateway, {"Server": SERVER, "Access-Control-Expose-Headers": _EXPOSED})
+        self.completions = self.chat_completions = texts.answer
 
     def guarded(self, operation: Operation) -> Handler:
         """The operation's method, after a check of the client's access."""
         name = "".join(f"_{c.lower()}" if c.isupper() else c for c in operation.name)
         method: Handler = getattr(self, name)
-        if name in ("infer", "predict") or not operation.scope:
+        if name in _ADMITTING or not operation.scope:
             return method
 
         async def handler(request: web.Request) -> web.StreamResponse:
@@ -395,7 +400,9 @@ class _Handlers:
         return _json({"name": name, "ready": True})
 
     async def model_ready_v1(self, request: web.Request) -> web.Response:
-        return await self.model_ready(request)
+        name, version = _named(request)
+        self._gateway.demand_ready(name, version)
+        return _json({"name": name, "ready": True, **self._gateway.language_model(name)})
 
     async def model_config(self, request: web.Request) -> web.Response:
         return _json(await self._awake(self._gateway.repository.configuration, request))
@@ -428,7 +435,9 @@ class _Handlers:
 
     async def models(self, request: web.Request) -> web.Response:
         rows, patterns = self._gateway.repository.index(ready_only=True), _GRANT.get().models
-        return _json({"models": list(dict.fromkeys(row["name"] for row in rows if matches(row["name"], patterns)))})
+        names = dict.fromkeys(row["name"] for row in rows if matches(row["name"], patterns))
+        data = [told for name in names if (told := self._gateway.language_model(name))]
+        return _json({"models": list(names), "object": "list", "data": data})
 
     async def load(self, request: web.Request) -> web.Response:
         limits, name = self._limits, request.match_info["name"]
@@ -500,9 +509,7 @@ class _Handlers:
         return _page(explore_page())
 
     async def _sequence(self, request: web.Request) -> tuple[Key, Stream]:
-        found = partial(
-            self._gateway.sequence, identity=request.match_info["sequence"], owner=self._owner(request)
-        )
+        found = partial(self._gateway.sequence, identity=request.match_info["sequence"], owner=self._owner(request))
         key, stream = await self._awake(found, request)
         return key, stream
 

@@ -69,9 +69,7 @@ class Lanes:
     `other()` makes aiohttp's protocol for a connection that is handed over; room: the memory budget.
     """
 
-    def __init__(
-        self, desk: Desk, limits: Limits, crowd: Crowd, room: Room, other: Callable[[], JsonHandler]
-    ) -> None:
+    def __init__(self, desk: Desk, limits: Limits, crowd: Crowd, room: Room, other: Callable[[], JsonHandler]) -> None:
         self.desk, self.limits, self.crowd, self.room, self.other = desk, limits, crowd, room, other
         self.heads = Heads()
         self.leaving = False

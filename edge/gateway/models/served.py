@@ -15,6 +15,7 @@ from edge.gateway.sequences.stream import Stream, streams_of
 if TYPE_CHECKING:
     from edge.gateway.batching.runner import Runner
     from edge.gateway.job import Job
+    from edge.gateway.language.host import Host
     from lite_runtime import Model
 
 __all__ = ["RUNNERS", "Factory", "Served", "Shapes", "signatures_of"]
@@ -32,8 +33,8 @@ class Served(Serving):
     """One loaded version of a bundle."""
 
     __slots__ = (
-        "_factory", "_fixed", "_inputs", "_runners", "first", "labels", "model", "outer", "ports", "processing",
-        "streams",
+        "_factory", "_fixed", "_inputs", "_runners", "first", "labels", "language", "model", "outer", "ports",
+        "processing", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +58,8 @@ class Served(Serving):
         """The ports that clients see: without state, and those of the processing if the bundle declares some."""
         self.processing: Any = None
         """Pre- and post-processing, if the bundle declares it."""
+        self.language: Host | None = None
+        """What runs it, if it is a language model."""
         self.labels = _labels(model.bundle.metadata.get("labels"))
         """Class labels by output; under "", those of all outputs."""
         self.resident = 2 * len(model.bundle.data)
@@ -70,12 +73,17 @@ class Served(Serving):
         """Run as `other`, which was made of the same bundle, from the next request on."""
         self.model, self.processing, self.resident, self.awaits = other.model, other.processing, other.resident, ()
         self._runners, self._fixed = other._runners, other._fixed
+        if self.language is not None:
+            self.language.close()
+        self.language, other.language = other.language, None
         self.renumber()
 
     def check(self, config: ModelConfig) -> None:
         """See `Serving`."""
         if config.response_cache and self.streams:
             raise GatewayError(400, "response_cache: this model keeps state between requests; leave it out")
+        if config.response_cache and self.language is not None:
+            raise GatewayError(400, "response_cache: answers of language models are not kept; leave it out")
 
     @property
     def serials(self) -> tuple[int, ...]:
@@ -90,6 +98,10 @@ class Served(Serving):
     def ports_for(self, signature: str) -> Ports:
         """The ports of a signature that clients see; `predict`, the default name, means `first` if no signature has
         that name. Raises GatewayError (400) for an unknown one."""
+        if self.language is not None:
+            raise GatewayError(
+                400, f"model {self.name!r} is a language model; ask it at /v1/chat/completions or /v1/completions"
+            )  # fmt: skip
         found = self.outer.get(signature) or (self.outer[self.first] if signature == "predict" else None)
         if found is None:
             raise GatewayError(
@@ -143,6 +155,9 @@ class Served(Serving):
 
     def _close(self) -> None:
         super()._close()
+        if self.language is not None:
+            self.language.close()
+            self.language = None
         self._runners.clear()
         self._fixed.clear()
         self.processing = None

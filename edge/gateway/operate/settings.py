@@ -148,6 +148,16 @@ class Grpc(_Section, frozen=True):
     """Seconds without a message after which a client is pinged; one that does not answer is disconnected."""
 
 
+class Language(_Section, frozen=True):
+    """Language models."""
+
+    tokens: CountOrNone = 0
+    """Tokens that a model's caches hold, of all texts together; 0: four of its longest texts, but at most what a
+    quarter of the memory holds."""
+    texts: Count = 32
+    """Texts of a model that are computed at once, unless its own file has `max_batch`."""
+
+
 class Tls(_Section, frozen=True):
     """HTTPS; changed files are read again."""
 
@@ -239,6 +249,7 @@ class Settings(_Section, frozen=True):
     cache: Cache = Cache()
     limits: Limits = Limits()
     grpc: Grpc = Grpc()
+    language: Language = Language()
     tls: Tls = Tls()
     access: Access = Access()
     logs: Logs = Logs()

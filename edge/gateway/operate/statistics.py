@@ -100,6 +100,14 @@ class ModelStatistics:
         if begun not in self._begun:
             self._execution(job, given, inferred, output)
 
+    def answered(self, seconds: float, now: float) -> None:
+        """Record an answer that no batch of its own computed, after so many seconds: one of a language model."""
+        self.success += 1
+        self.last = time.time_ns() // 1_000_000
+        self.seconds += seconds
+        self.latency.add(seconds)
+        self.recent.at(now).add(seconds)
+
     def _cached(self, job: Job, spent: float, now: float) -> bool:
         """Record that an answer was looked for in the cache; returns whether it was there: then nothing was queued or
         computed."""

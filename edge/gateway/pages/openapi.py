@@ -23,8 +23,8 @@ __all__ = ["document"]
 
 _ABOUT = (
     "Models over the Open Inference Protocol v2 with Triton's extensions: binary data, classification, model"
-    " repository, model configuration, statistics; and over KServe's first protocol, under /v1. Every error is a JSON"
-    " object with a sentence in `error`."
+    " repository, model configuration, statistics; over KServe's first protocol, under /v1; and language models over"
+    " OpenAI's. Every error is a JSON object with a sentence in `error`, in OpenAI's protocol in `error.message`."
 )
 _NAMES: Mapping[str, tuple[Schema, str]] = {
     "name": ({"type": "string", "pattern": NAME}, "The model."),
@@ -93,7 +93,10 @@ def _operation(operation: Operation, path: str, tokens: bool, examples: _Example
         "tags": [operation.subject],
         "summary": summary,
         "responses": {"200": _reply(operation)}
-        | {str(status): {"$ref": f"#/components/responses/{status}"} for status in _refusals(operation, tokens)},
+        | {
+            str(status): {"$ref": f"#/components/responses/{_named(operation.errors, status)}"}
+            for status in _refusals(operation, tokens)
+        },
     }
     if description:
         made["description"] = description
@@ -149,8 +152,15 @@ def _refusals(operation: Operation, tokens: bool) -> list[int]:
 
 
 def _responses() -> dict[str, Any]:
-    content = {"application/json": {"schema": reference("Error")}}
     return {
-        str(status): {"description": about, "content": content} | ({"headers": _RETRY} if status in (429, 503) else {})
+        _named(errors, status): {
+            "description": about, "content": {"application/json": {"schema": reference(errors)}}
+        } | ({"headers": _RETRY} if status in (429, 503) else {})
+        for errors in dict.fromkeys(operation.errors for operation in OPERATIONS)
         for status, about in REFUSALS.items()
-    }
+    }  # fmt: skip
+
+
+def _named(errors: str, status: int) -> str:
+    """The name of a refusal among the document's responses."""
+    return f"{status}" if errors == "Error" else f"{errors}{status}"

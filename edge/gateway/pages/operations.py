@@ -12,9 +12,11 @@ __all__ = ["BINARY_HEADER", "OPERATIONS", "REFUSALS", "REPLY_HEADERS", "REQUEST_
 JSON = "application/json"
 BINARY = "application/octet-stream"
 HTML = "text/html"
+EVENTS = "text/event-stream"
 
 SUBJECTS: Mapping[str, str] = {
     "inference": "Inference requests.",
+    "language": "Texts of language models, in OpenAI's protocol.",
     "models": "Metadata, configuration and statistics of models.",
     "health": "Whether the gateway is alive and ready.",
     "repository": "Listing, loading and unloading of models.",
@@ -84,6 +86,8 @@ class Operation(NamedTuple):
     takes: Mapping[str, Schema | None] | None = None
     needs_body: bool = False
     refusals: Sequence[int] = ()
+    errors: str = "Error"
+    """The schema of its refusals."""
 
 
 def _model(end: str = "") -> tuple[str, ...]:
@@ -117,6 +121,18 @@ OPERATIONS: tuple[Operation, ...] = (
         " `predictions`, `inputs` with `outputs`.", _json("PredictReply"), _json("PredictRequest"),
         needs_body=True, refusals=(*_BODY, 404, 429, 501, 503, 504),
     ),
+    Operation(
+        "completions", "post", ("/v1/completions",), "language", "infer",
+        "Continue a text, as OpenAI's legacy completions.\nSeveral requests are computed together, token by token.",
+        {**_json("CompletionReply"), EVENTS: None}, _json("CompletionRequest"),
+        needs_body=True, refusals=(*_BODY, 404, 429, 503, 504), errors="LanguageError",
+    ),
+    Operation(
+        "chatCompletions", "post", ("/v1/chat/completions",), "language", "infer",
+        "Answer a conversation, as OpenAI's chat completions.\nSeveral requests are computed together, token by token.",
+        {**_json("ChatReply"), EVENTS: None}, _json("ChatRequest"),
+        needs_body=True, refusals=(*_BODY, 404, 429, 501, 503, 504), errors="LanguageError",
+    ),
     Operation("sequenceState", "get", _model("/sequences/{sequence}"), "inference", "infer",
               "The state of a sequence, as a state file.\nA device can load it with `Model.load_state`.",
               {BINARY: None}, refusals=(400, 404, 429, 503)),
@@ -128,9 +144,11 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("modelReady", "get", _model("/ready"), "models", "",
               "Whether the model is ready.", _json("ModelReady"), refusals=(404, 503)),
     Operation("models", "get", ("/v1/models",), "models", "infer",
-              "The names of the models that are ready, in KServe's first protocol.", _json("Models")),
+              "The models that are ready: `models` in KServe's first protocol, `data` in OpenAI's the language models.",
+              _json("Models")),
     Operation("modelReadyV1", "get", ("/v1/models/{name}",), "models", "",
-              "Whether the model is ready, in KServe's first protocol.", _json("ModelReady"), refusals=(404, 503)),
+              "Whether the model is ready, in KServe's first protocol, and in OpenAI's.", _json("ModelReady"),
+              refusals=(404, 503)),
     Operation("modelConfig", "get", _model("/config"), "models", "infer",
               "The model's configuration in Triton's format.", _json("ModelConfig"), refusals=(404, 503)),
     Operation("modelStatistics", "get", _model("/stats"), "models", "metrics",

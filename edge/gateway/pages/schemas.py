@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from edge.gateway.pages.language import LANGUAGE
 from edge.gateway.ports import DATATYPES
 
 __all__ = ["NAME", "SCHEMAS", "VERSION", "Schema", "reference"]
@@ -62,7 +63,13 @@ _PROTOCOL: Mapping[str, Schema] = {
     "Error": _object({"error": _about(TEXT, "What was expected, what was got, where, and the fix.")}, closed=True),
     "Live": _object({"live": {"const": True}}),
     "Ready": _object({"ready": {"const": True}}),
-    "ModelReady": _object({"name": TEXT, "ready": {"const": True}}, optional="name"),
+    "ModelReady": _object(
+        {
+            "name": TEXT, "ready": {"const": True},
+            "id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT,
+        },
+        optional="name id object created owned_by",
+    ),
     "Server": _object({"name": TEXT, "version": TEXT, "extensions": _list(TEXT)}),
     "TensorMetadata": _object(
         {"name": TEXT, "datatype": _DATATYPE, "shape": _about(_list(_OPEN_SIZE), "-1: any size.")},
@@ -202,7 +209,9 @@ _INFER: Mapping[str, Schema] = {
     ),
 }
 _PREDICT: Mapping[str, Schema] = {
-    "Models": _object({"models": _list(TEXT)}),
+    "Models": _object(
+        {"models": _list(TEXT), "object": {"const": "list"}, "data": _list({"type": "object"})},
+    ),
     "PredictValue": {
         "anyOf": [
             {"type": ["number", "string", "boolean"]},
@@ -219,9 +228,7 @@ _PREDICT: Mapping[str, Schema] = {
                     _list(reference("PredictColumns"), minItems=1),
                     "Rows: objects with a value for each input, or the values of the only input.",
                 ),
-                "inputs": _about(
-                    reference("PredictColumns"), "Columns: all rows of each input, or of the only input."
-                ),
+                "inputs": _about(reference("PredictColumns"), "Columns: all rows of each input, or of the only input."),
             },
             optional="signature_name instances inputs",
         ),
@@ -391,8 +398,10 @@ _STATUS: Mapping[str, Schema] = {
             "lag": _about(PERHAPS_SECONDS, "How late the event loop is."),
             "sources": _list(reference("Source")),
             "keys": _list(_object({"name": TEXT, "key": TEXT, "expires": PERHAPS_SECONDS}, about="Trusted keys.")),
-            "kernels": _about(_object({"done": COUNT, "of": COUNT, "problem": TEXT}),
-                              "Kernel families being compiled; `of`: 0 if there are none."),
+            "kernels": _about(
+                _object({"done": COUNT, "of": COUNT, "problem": TEXT}),
+                "Kernel families being compiled; `of`: 0 if there are none.",
+            ),
             "models": _list(reference("ModelStatus")),
             "unlisted": _about(COUNT, "Number of further versions that are not listed."),
         }
@@ -400,5 +409,6 @@ _STATUS: Mapping[str, Schema] = {
 }
 SCHEMAS: Mapping[str, Schema] = {
     **_PROTOCOL, **_INFER, **_PREDICT, **_REPOSITORY, **_MEMORY, **_STATISTICS, **_ADJUST, **_STATUS,
+    **LANGUAGE,
 }  # fmt: skip
 """Every schema by the name that `reference` accepts."""

@@ -244,9 +244,7 @@ def _number(version: str) -> tuple[int, str]:
     return (int(version), "") if version.isdecimal() else (0, version)
 
 
-def _model(
-    entry: Mapping[str, Any], counts: tuple[int, int, int, int], page: Mapping[str, Any] | None
-) -> ModelStatus:
+def _model(entry: Mapping[str, Any], counts: tuple[int, int, int, int], page: Mapping[str, Any] | None) -> ModelStatus:
     answered, failed, rows, batches = counts
     return {
         "name": entry["name"],

@@ -31,9 +31,7 @@ class Head:
 
     __slots__ = ("device", "key", "names", "nbytes", "note", "state", "version")
 
-    def __init__(
-        self, device: str, version: int, state: Mapping[str, Array], note: str, created: float = 0.0
-    ) -> None:
+    def __init__(self, device: str, version: int, state: Mapping[str, Array], note: str, created: float = 0.0) -> None:
         self.device, self.version, self.state, self.note = device, version, state, note
         self.key = device, version, created
         self.names = frozenset(state)

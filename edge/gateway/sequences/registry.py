@@ -80,9 +80,7 @@ class _Held:
 class Sequences:
     """All sequences of a gateway."""
 
-    def __init__(
-        self, limits: Limits, later: Callable[..., object], clock: Callable[[], float] = perf_counter
-    ) -> None:
+    def __init__(self, limits: Limits, later: Callable[..., object], clock: Callable[[], float] = perf_counter) -> None:
         """later: calls a function soon, but not inside this call, such as `loop.call_soon`."""
         self._limits, self._later, self._clock = limits, later, clock
         self._held: dict[Key, _Held] = {}

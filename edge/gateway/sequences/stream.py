@@ -31,7 +31,6 @@ class Stream(NamedTuple):
         """Bytes that one sequence holds."""
         return sum(array.nbytes for array in self.initial.values())
 
-
     def file(self, state: Mapping[str, Array]) -> bytes:
         """The state as a state file."""
         from lite_runtime.learning import checkpoint

@@ -28,9 +28,9 @@ __all__ = ["bodies"]
 def bodies(target: Target) -> dict[tuple[str, int], Emit]:
     """The target's own functions, by operation and lanes."""
     dots: dict[str, dict[str, Emit]] = {
-        "usdot": {"dot": usdot, "signed_dot": sdot},
-        "sdot": {"dot": moved_sdot, "signed_dot": sdot},
-        "smull": {"signed_dot": smull},
+        "usdot": {"dot": usdot, "signed_dot": sdot, "small_dot": small_sdot},
+        "sdot": {"dot": moved_sdot, "signed_dot": sdot, "small_dot": small_sdot},
+        "smull": {"signed_dot": smull, "small_dot": smull},
     }
     halves: dict[str, Emit] = {"from_half": from_half, "to_half": to_half}
     found: dict[str, Emit] = {"whole": whole, "look_up": look_up, **dots[target.dot], **halves}
@@ -58,6 +58,11 @@ def sdot(builder, lanes, so_far, a, w):
     """Four products of signed bytes and their sum at once. The instruction repeats a lane of its last factor, and LLVM
     looks for it there."""
     return _neon(builder, "sdot.v4i32.v16i8", so_far.type, so_far, w, a)
+
+
+def small_sdot(builder, lanes, so_far, a, w):
+    """`sdot`; here the second factor is the one that is repeated."""
+    return sdot(builder, lanes, so_far, w, a)
 
 
 def moved_sdot(builder, lanes, so_far, a, w):

@@ -29,7 +29,7 @@ __all__ = ["bodies", "rounding"]
 def bodies(target: Target) -> dict[tuple[str, int], Emit]:
     """The target's own functions, by operation and lanes."""
     both: dict[str, Emit] = {"from_half": from_half, "to_half": to_half}
-    found: dict[str, Emit] = {**both, "signed_dot": smull, "input_dot": signed_input}
+    found: dict[str, Emit] = {**both, "signed_dot": smull, "small_dot": smull, "input_dot": signed_input}
     alone: dict[str, Emit] = {**both, "pause": pause, "clock": clock, "inputs_are_signed": yes}
     return {
         **{(name, target.lanes): emit for name, emit in found.items()},

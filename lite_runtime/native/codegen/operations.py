@@ -161,6 +161,12 @@ def signed_dot(builder, lanes, so_far, a, w):
     return call(builder, "pair_dot", lanes, call(builder, "pair_dot", lanes, so_far, *even), *odd)
 
 
+@_operation("small_dot", lambda n: (_ints(n), (_ints(n), _bytes(n), _bytes(n))))
+def small_dot(builder, lanes, so_far, a, w):
+    """`dot` for unsigned bytes `a` of at most 127 and signed bytes `w` of at least -127: also `signed_dot`."""
+    return call(builder, "dot", lanes, so_far, a, w)
+
+
 @_operation("input_dot", lambda n: (_ints(n), (_ints(n), _bytes(n), _bytes(n))))
 def input_dot(builder, lanes, so_far, a, w):
     """`signed_dot` on targets that read inputs as signed bytes (`Target.signed`), `dot` on others."""

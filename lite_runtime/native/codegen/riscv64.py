@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from lite_runtime.native.codegen import without_masks
-from lite_runtime.native.codegen.operations import I16, I32, I64, VOID, Emit, declare, each, intrinsic
+from lite_runtime.native.codegen.operations import I1, I16, I32, I64, VOID, Emit, declare, each, intrinsic
 from lite_runtime.targets import ROWS, Target
 
 __all__ = ["bodies"]
@@ -14,13 +14,13 @@ __all__ = ["bodies"]
 def bodies(target: Target) -> dict[tuple[str, int], Emit]:
     """The target's own functions, by operation and lanes."""
     alone: dict[str, Emit] = {"pause": pause, "clock": clock}
-    sums: dict[str, Emit] = {"dot": dot, "signed_dot": signed_dot, "pair_dot": pair_dot}
-    return {
-        **({(name, target.lanes): emit for name, emit in sums.items()} if "v" in target.needs else {}),
-        ("rint", 0): rint,
-        **{(name, 1): emit for name, emit in alone.items()},
-        **({} if "v" in target.needs else without_masks.bodies(target.lanes, ROWS)),
-    }
+    if "v" in target.needs:
+        alone["inputs_are_signed"] = yes
+        sums = {"dot": dot, "signed_dot": signed_dot, "input_dot": signed_dot, "pair_dot": pair_dot}
+        others = {(name, target.lanes): emit for name, emit in sums.items()}
+    else:
+        others = without_masks.bodies(target.lanes, ROWS)
+    return {**others, ("rint", 0): rint, **{(name, 1): emit for name, emit in alone.items()}}
 
 
 def dot(builder, lanes, so_far, a, w):
@@ -61,6 +61,11 @@ def rint(builder, lanes, value):
     """By the rounding mode that is set; `nearbyint` would be a call of libm, `roundeven` sets the mode and restores it.
     """
     return intrinsic(builder, "rint", value)
+
+
+def yes(builder, lanes):
+    """True."""
+    return I1(1)
 
 
 def pause(builder, lanes):

@@ -28,8 +28,9 @@ def bodies(target: Target) -> dict[tuple[str, int], Emit]:
     wide, lanes = target.lanes == 16, target.lanes
     found: dict[str, Emit] = {"pair_dot": pair_dot, "whole": whole, "look_up": look_up}
     found |= {"pack_pairs": _packed("packssdw"), "pack_bytes": _packed("packuswb")}
+    found["small_dot"] = maddubs
     if target.dot == "vpdpbusd":
-        found["dot"] = vpdpbusd
+        found["dot"] = found["small_dot"] = vpdpbusd
     if wide:
         found |= {"scale": scale, "nibbles": nibbles}
     if target.shape.fused:  # and then AVX2's companion F16C is there
@@ -45,6 +46,14 @@ def vpdpbusd(builder, lanes, so_far, a, w):
         declare(builder, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", so_far.type, so_far.type, a.type, w.type),
         [so_far, a, w],
     )
+
+
+def maddubs(builder, lanes, so_far, a, w):
+    """vpmaddubsw, whose sums of two products do not saturate where one factor is below 128; then vpmaddwd by 1."""
+    name = {4: "ssse3.pmadd.ub.sw.128", 8: "avx2.pmadd.ub.sw", 16: "avx512.pmaddubs.w.512"}[lanes]
+    pairs = ir.VectorType(I16, 2 * lanes)
+    sums = builder.call(declare(builder, f"llvm.x86.{name}", pairs, a.type, w.type), [a, w])
+    return pair_dot(builder, lanes, so_far, sums, each(pairs, 1))
 
 
 def pair_dot(builder, lanes, so_far, a, b):

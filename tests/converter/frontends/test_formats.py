@@ -32,7 +32,6 @@ CONTENTS = {
     "NumPy archive": archive("x.npy"),
     "OpenVINO IR": b'<?xml version="1.0"?>\n<net name="m" version="11">',
     "NCNN": b"7767517\n75 83\n",
-    "GGUF": b"GGUF\x03\0\0\0",
     "TensorFlow.js": b'{"format": "layers-model", "modelTopology": {}}',
     "CatBoost": b"CBM1\0\0",
     "Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\n",
@@ -86,7 +85,7 @@ def test_the_table_has_one_row_for_a_name_and_for_a_suffix() -> None:
     suffixes = [suffix for known in FORMATS for suffix in known.suffixes]
     assert len(set(suffixes)) == len(suffixes) and len({known.name for known in FORMATS}) == len(FORMATS)
     assert all(bool(known.reader) != bool(known.instead) for known in FORMATS)
-    assert all(known.suffixes or known.starts or known.member for known in FORMATS)
+    assert all(known.suffixes or known.starts or known.member or known.folder for known in FORMATS)
     assert by_suffix("a/M.SafeTensors") is not None and by_suffix("a/m.onnx") is None and by_suffix("") is None
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from converter import convert
 from lite_runtime import MsedgeError
 from tests.fuzz.bundles import try_file
-from tests.fuzz.converting import seeds
+from tests.fuzz.converting import gguf_seeds, seeds
 from tests.fuzz.converting.serving import Limits, Served, serve
 from tests.fuzz.converting.shrinking import shrunk
 from tests.fuzz.converting.trying import CLEAN, Case, Seeds
@@ -80,7 +80,10 @@ def fuzz(
     started, summary = time.monotonic(), Summary()
     for data in files.files[:WARMING]:
         with contextlib.suppress(MsedgeError):
-            try_file(convert(data).bundle, "native")
+            made = convert(data)
+            try_file(made.bundle, "native")
+            if made.report.language:
+                gguf_seeds.ran(made.bundle)
     for served in serve((Case.numbered(files, seed, number) for number in cases), workers, limits):
         report(summary, served, summary.add(served))
     summary.seconds = time.monotonic() - started

@@ -18,11 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.converter.frontends.tflite.builder import Builder, Quant, Tensor
 from tests.converter.frontends.tflite.test_ops_refusals import IMAGES, REFUSED
 from tests.converter.test_random_graphs import network
+from tests.fuzz.converting import gguf_seeds
 from tests.fuzz.converting.ort_files import canonical, saved
 
 __all__ = ["FORMATS", "few", "many"]
 
-FORMATS = ("onnx", "ort", "tflite")
+FORMATS = ("gguf", "onnx", "ort", "tflite")
 LARGEST = 100_000
 """Bytes of a file of a folder that is used: larger ones take too long."""
 
@@ -33,6 +34,8 @@ _LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED")
 
 def few(form: str) -> list[bytes]:
     """Some seeds, built in a moment."""
+    if form == "gguf":
+        return list(gguf_seeds.files())
     if form == "tflite":
         return [builder.build() for builder in _tflite_models()]
     models = [model.SerializeToString() for model in _onnx_models()]
@@ -41,7 +44,7 @@ def few(form: str) -> list[bytes]:
 
 def many(form: str, folders: Sequence[Path] = ()) -> list[bytes]:
     """All seeds, in an order that depends on nothing but the installed packages and the folders' files."""
-    recorded = {"onnx": _node_cases, "ort": _saved_cases, "tflite": _built_by_tests}[form]()
+    recorded = {"gguf": list, "onnx": _node_cases, "ort": _saved_cases, "tflite": _built_by_tests}[form]()
     suffix = f".{form}"
     files = sorted(p for folder in folders for p in folder.rglob(f"*{suffix}") if p.stat().st_size <= LARGEST)
     return list(dict.fromkeys([*few(form), *recorded, *(p.read_bytes() for p in files)]))

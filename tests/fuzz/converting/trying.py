@@ -19,7 +19,7 @@ from converter.quantize import Options
 from converter.report import page
 from lite_runtime import MsedgeError
 from tests.fuzz.bundles import make_inputs, try_file
-from tests.fuzz.converting import onnx_files, ort_files, raw_bytes, tflite_files
+from tests.fuzz.converting import gguf_files, gguf_seeds, onnx_files, ort_files, raw_bytes, tflite_files
 
 __all__ = ["CLEAN", "ROOT", "Case", "Outcome", "Seeds", "try_case"]
 
@@ -29,7 +29,7 @@ CLEAN = ("ran", "converted", "refused")
 _LONGEST, _LINES = 12_000, 24
 """Characters and lines of an error that a person can read."""
 _SPOIL: dict[str, Callable[[Random, bytes, list[bytes]], bytes]] = {
-    "onnx": onnx_files.spoil, "ort": ort_files.spoil, "tflite": tflite_files.spoil,
+    "gguf": gguf_files.spoil, "onnx": onnx_files.spoil, "ort": ort_files.spoil, "tflite": tflite_files.spoil,
 }  # fmt: skip
 _ASKED: tuple[tuple[int, dict[str, Any]], ...] = (
     (80, {}),
@@ -117,6 +117,8 @@ def try_case(data: bytes, asked: dict[str, Any], folder: Path, form: str, seed: 
         page(made.report)
         if "to" in asked:
             return Outcome("converted", "", "")
+        if made.report.language and gguf_seeds.ran(made.bundle):
+            return Outcome("ran", "", "")
         done = try_file(made.bundle, "native", 1, Random(seed).randrange(1000))
     except Exception as error:  # as above
         return Outcome("error after conversion", _place(error), traceback.format_exc())

@@ -138,6 +138,10 @@ CASES: dict[str, Case] = {
         lambda n, rng: [_ints(n, rng), _bytes(n, rng, "int8"), _bytes(n, rng, "int8")],
         lambda s, a, w: _dots(s, a, w, 4),
     ),
+    "small_dot": Case(
+        lambda n, rng: [_ints(n, rng), _bytes(n, rng) & 127, np.maximum(_bytes(n, rng, "int8"), -127)],
+        lambda s, a, w: _dots(s, a, w, 4),
+    ),
     "whole": Case(
         lambda n, rng: [_floats(n, rng, high=2.0**31 - 128)], lambda x: _whole(np.where(np.isnan(x), -np.inf, x))
     ),

@@ -83,9 +83,7 @@ def test_any_window(data: st.DataObject) -> None:
     groups, dilation, stride = draw(1, 3), draw(1, 2), draw(1, 3)
     kernel = draw(1, 4), draw(1, 4)
     pads = tuple(draw(0, 2) for _ in range(4))
-    high, wide = (
-        max(1, (k - 1) * dilation + 1 - pads[i] - pads[i + 2]) + draw(0, 9) for i, k in enumerate(kernel)
-    )
+    high, wide = (max(1, (k - 1) * dilation + 1 - pads[i] - pads[i + 2]) + draw(0, 9) for i, k in enumerate(kernel))
     _step(high, wide, groups * draw(1, 20), groups * draw(1, 20), kernel, stride, pads, dilation, groups)
 
 

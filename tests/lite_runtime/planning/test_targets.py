@@ -14,7 +14,7 @@ from lite_runtime.native import build, machine, target
 from lite_runtime.ops import _qpanels as q
 from lite_runtime.ops.registry import Operand, Spec
 from lite_runtime.planning.plan import Plan, plan
-from lite_runtime.targets import AHEAD, TARGETS, Target
+from lite_runtime.targets import AHEAD, TARGETS, Shape, Target
 
 RNG = np.random.default_rng(17)
 
@@ -116,8 +116,56 @@ def test_dwords_in_fours_first_add_up_to_the_same(taps: list[int], depth: int, s
     assert sorted(zip(fours.places, map(tuple, fours.source), strict=True)) == sorted(
         zip(plain.places, map(tuple, plain.source), strict=True)
     )
-    together = np.array(fours.places[: 4 * fours.fours]).reshape(-1, 4)
+    together = np.array(fours.places[: 4 * fours.quick]).reshape(-1, 4)
     assert (together == together[:, :1] + [0, 4, 8, 12]).all()
+
+
+@given(
+    st.lists(st.integers(0, 200), min_size=1, max_size=5, unique=True),
+    st.integers(1, 70),
+    st.integers(1, 9),
+    st.floats(0, 1),
+    st.integers(0, 2**32 - 1),
+)
+def test_dwords_that_come_first_have_sums_of_two_products_in_16_bits(
+    taps: list[int], depth: int, columns: int, share: float, seed: int
+) -> None:
+    """And only they: others have a column with two neighbours of -128. The sums are the same."""
+    rng = np.random.default_rng(seed)
+    plain = q.cut(taps, depth)
+    weights = rng.integers(-128, 128, (2, len(taps) * depth, columns)).astype(np.int8)
+    weights[rng.random(weights.shape) < share] = -128
+    ordered = q.narrow_first(plain, q.wide_dwords(weights, plain.source))
+    assert sorted(zip(ordered.places, map(tuple, ordered.source), strict=True)) == sorted(
+        zip(plain.places, map(tuple, plain.source), strict=True)
+    )
+    held = np.concatenate([weights, np.zeros((2, 1, columns), np.int8)], 1).astype(int)
+    for g, source in enumerate(ordered.source):
+        pairs = held[:, source].reshape(2, 2, 2, columns)  # (matrix, pair, of two, column)
+        ends = [pairs * a for a in (-128, 127)]
+        most, least = (of(ends[0], ends[1]).sum(2) for of in (np.maximum, np.minimum))
+        assert (g < ordered.quick) == bool(most.max() < 2**15 and least.min() >= -(2**15))
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_panels_for_outer_products_hold_the_same_bytes(shifted: bool) -> None:
+    """Of each dword, those of neighbouring columns are adjacent."""
+    rng, shape = np.random.default_rng(3), Shape(4, 32, fused=True, outer=True)
+    matrix, source = rng.integers(-128, 128, (10, 29)).astype(np.int8), q.cut((0,), 10).source
+    outer = q.quantised_panels(matrix, source, shape, shifted)
+    inner = q.quantised_panels(matrix, source, shape._replace(outer=False), shifted)
+    wide, begin = [16, 16, 12] if shifted else [16, 16], 0
+    for count in wide:
+        size = 4 * len(source) * count
+        one, other = (panels[begin : begin + size].reshape(len(source), -1) for panels in (outer, inner))
+        assert (one.reshape(-1, 4, count) == other.reshape(-1, count, 4).swapaxes(1, 2)).all()
+        begin += size
+    assert begin == outer.size == inner.size
+
+
+def test_shapes_are_read_as_they_are_written() -> None:
+    for wanted in {t.shape_of(family) for t in (*TARGETS, *AHEAD) for family in ("qgemm", "qwide", "reduce", "gemm")}:
+        assert Shape.read(str(wanted)) == wanted
 
 
 @given(st.integers(1, 200))

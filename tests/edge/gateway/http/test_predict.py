@@ -154,7 +154,7 @@ def test_the_core_is_that_of_version_2(tmp_path: Path) -> None:
         assert {_ask(there, "/v1/models/a:predict", given, asks)[0] for _ in range(4)} == {429}
         with Raw(there.port) as raw:
             found = json.loads(raw.ask(request("/v1/models", b"", asks, "GET")).body)
-        assert found == {"models": ["a"]}
+        assert found == {"models": ["a"], "object": "list", "data": []}
 
 
 def test_a_whole_body_is_limited(tmp_path: Path) -> None:

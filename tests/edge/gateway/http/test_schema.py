@@ -22,6 +22,7 @@ from edge.gateway.pages.openapi import document
 from edge.gateway.shared.region import FOLDER
 from tests.converter.streams import ring_buffer
 from tests.edge.gateway.live import Live, live, numbers, scaled, simple
+from tests.language.talking import talking_bundle
 
 EXAMPLES = int(os.environ.get("MSEDGE_SCHEMA_EXAMPLES", "0"))
 schemathesis = pytest.importorskip("schemathesis")
@@ -57,6 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     for make, name in ((simple, "simple"), (numbers, "numbers")):
         make(folder / f"{name}.mslite")
     scaled(folder / "scaled.mslite", 2.0)
+    (folder / "talking.mslite").write_bytes(talking_bundle())
     msedge.convert(ring_buffer(), output=folder / "ring.mslite")
     lite_runtime.load(folder / "ring.mslite").save_state(folder / "ring.msstate")
     memory = Path(FOLDER, f"msedge-{secrets.token_hex(8)}")
@@ -115,6 +117,11 @@ def test_operation(served: Live, name: str) -> None:
             case.path_parameters.update({key: places[key] for key in case.path_parameters})
             case.headers, case.media_type = {}, "application/json"
             case.body = {"instances": data.draw(ROWS | st.just([[1.0]]))}
+        if operation.path.endswith("/completions") and isinstance(case.body, dict) and data.draw(st.booleans()):
+            prompt = {"messages": [{"role": "user", "content": "a"}]} if "chat" in operation.path else {"prompt": "a"}
+            options = {key: case.body[key] for key in ("n", "stream", "stop", "seed", "top_p") if key in case.body}
+            case.body = {"model": "talking", "max_tokens": 2, **prompt, **data.draw(st.sampled_from([options, {}]))}
+            case.headers, case.media_type = {}, "application/json"
         if operation.path.endswith("{sequence}") and data.draw(st.integers(0, 3)) == 0:
             state = (Path(served.gateway.settings.models[0]) / "ring.msstate").read_bytes()
             place = operation.path.format(name="ring", version="1", sequence="s")
@@ -136,6 +143,9 @@ def test_operation(served: Live, name: str) -> None:
         # Few drawn ones are there. Without a body an inference is refused.
         place = f"{served.address}{operation.path.format(name='scaled', version='1')}"
         asked.add(requests.request(operation.method, place, timeout=300).status_code)
+    if operation.method == "put":  # a body that is no state
+        place = f"{served.address}{operation.path.format(name='ring', version='1', sequence='s')}"
+        asked.add(requests.put(place, b"nothing", timeout=300).status_code)
     healthy = ONLY.get(operation.path, HEALTHY[operation.method])
     assert asked >= healthy | ({404} if "{name}" in name else set()), asked
     assert "internal server error" not in served.log.getvalue()

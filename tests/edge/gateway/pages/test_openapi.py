@@ -26,6 +26,7 @@ from edge.gateway.protocol.request import read
 from edge.gateway.protocol.response import write
 
 ERROR = {"application/json": {"schema": reference("Error")}}
+LANGUAGE_ERROR = {"application/json": {"schema": reference("LanguageError")}}
 
 
 def written(**options: Any) -> dict[str, Any]:
@@ -78,7 +79,8 @@ def test_every_refusal_is_an_error_in_json(tokens: bool) -> None:
         assert "500" in operation["responses"], (path, method)
         for status, reply in operation["responses"].items():
             if status != "200":
-                assert made["components"]["responses"][reply["$ref"].rpartition("/")[2]]["content"] == ERROR
+                content = made["components"]["responses"][reply["$ref"].rpartition("/")[2]]["content"]
+                assert content == (LANGUAGE_ERROR if operation["tags"] == ["language"] else ERROR)
 
 
 def test_names_of_operations_are_unique() -> None:

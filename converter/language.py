@@ -1,0 +1,41 @@
+"""Options of a conversion that concern language models: what they mean, and those that do not apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from converter import frontends
+from converter.errors import ConvertError
+from converter.frontends.decoders import Rounding, Settings
+from converter.quantize import Mode, Options
+
+__all__ = ["check", "settings"]
+
+_WEIGHTS: Mapping[Mode, Rounding] = {"none": "none", "w8": "w8", "w4": "w4"}
+"""Mode -> what dense matrices become. Matrices that a file has in blocks stay as they are."""
+
+
+def settings(options: Options, own: Mapping[str, Any]) -> Settings:
+    """How a language model's front end builds the graph; `own`: the options of language models by name, None where not
+    given. Raises ConvertError for values that are not allowed."""
+    return Settings(_WEIGHTS.get(options.mode, "none"), **{name: v for name, v in own.items() if v is not None})
+
+
+def check(loaded: frontends.Loaded, options: Options, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise ConvertError for options without effect: those of language models (`own`, by name) on another model, or on
+    a language model those that never apply to one (`given`)."""
+    if not loaded.language:
+        wrong = [name for name, value in own.items() if value is not None]
+        if wrong:
+            raise ConvertError(f"{', '.join(wrong)}: only language models have this, got {loaded.format}; omit it")
+        return
+    if options.mode not in _WEIGHTS:
+        raise ConvertError(
+            f"quantize: expected one of {', '.join(_WEIGHTS)} for a language model, got {options.mode!r}"
+        )
+    used = [name for name, value in given.items() if value]
+    if options != Options(mode=options.mode):
+        used.append("settings of the quantiser")
+    if used:
+        raise ConvertError(f"{', '.join(used)}: expected none for a language model, whose graph is fixed; omit them")

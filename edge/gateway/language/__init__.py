@@ -1,0 +1,1 @@
+"""Language models for many clients at once: continuous batching behind OpenAI's protocol."""

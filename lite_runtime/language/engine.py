@@ -1,0 +1,270 @@
+"""Runs a language model: tokens of several sequences in one run, over caches that they share.
+
+    engine = Engine(model, positions=4096)
+    sequence = engine.start()
+    (logits,) = engine.run([Part(sequence, tokens)])
+
+Sizes of a run are rounded up to a few, for which the model is planned: rows beyond the tokens belong to no sequence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from lite_runtime.errors import InputError, MsedgeError
+from lite_runtime.frozen import NamedTuple
+from lite_runtime.graph import Array, Value, numpy_dtype
+from lite_runtime.language.pages import PAGE, Pages, needed
+from lite_runtime.running.executor import Binding
+from lite_runtime.running.session import Model
+
+__all__ = ["CHUNK", "KEYS", "Engine", "Part", "Sequence", "takes_tokens"]
+
+CHUNK = 256
+"""Rows of a run, at most: weights are read once for so many tokens."""
+_SIZES = sorted({n for k in range(9) for n in (2**k, 3 * 2**k) if n <= CHUNK})
+KEYS, VALUES = "key_cache.", "value_cache."
+"""How names of caches begin: [pages, heads, size, 16] and [pages, heads, 16, size]."""
+
+
+class Sequence:
+    """A text in the caches: its tokens so far, and the pages that hold their keys and values."""
+
+    def __init__(self, tokens: Items[int] = (), pages: Items[int] = ()) -> None:
+        self.tokens, self.pages = list(tokens), list(pages)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Part(NamedTuple):
+    """What a sequence adds to a run: tokens, and for how many of the last of them logits are wanted."""
+
+    sequence: Sequence
+    tokens: Items[int]
+    wanted: int = 1
+
+
+class Engine:
+    """A model with caches for `positions` tokens in all. Calls must not overlap."""
+
+    def __init__(self, model: Model, positions: int | None = None) -> None:
+        """positions: tokens that fit the caches, of all sequences together; the model's context by default. Raises
+        InputError for a bundle without a language model."""
+        self.model = model
+        self.about: Mapping[str, Any] = described(model)
+        self.context: int = self.about["context"]
+        self.pages = Pages(needed(positions if positions is not None else self.context))
+        self.caches: Mapping[str, Array] = {
+            v.name: _zeros((self.pages.count, *_known(v.shape)), v.dtype)
+            for v in model.inputs()
+            if v.name.startswith((KEYS, VALUES))
+        }
+        self._slots = needed(self.context)
+        self._bindings: dict[tuple[int, int, int], Binding] = {}
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory of one position in the caches."""
+        return sum(int(cache[0].nbytes) for cache in self.caches.values()) // PAGE
+
+    def start(self) -> Sequence:
+        """A new, empty sequence."""
+        return Sequence()
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A second sequence that begins like this one. No memory is copied: pages are shared until one is written."""
+        self.pages.share(sequence.pages)
+        return Sequence(sequence.tokens, sequence.pages)
+
+    def cut(self, sequence: Sequence, length: int) -> None:
+        """Forget all tokens after the first `length`."""
+        if not 0 <= length <= len(sequence):
+            raise InputError(f"expected a length of 0 to {len(sequence)}, got {length}")
+        kept = needed(length)
+        self.pages.give_back(sequence.pages[kept:])
+        del sequence.pages[kept:], sequence.tokens[length:]
+
+    def end(self, sequence: Sequence) -> None:
+        """Forget a sequence: its pages are free unless others share them."""
+        self.cut(sequence, 0)
+
+    def copied(self, sequence: Sequence) -> dict[str, Array]:
+        """The pages of a sequence, in their order, by cache."""
+        pages = sequence.pages[: needed(len(sequence))]
+        return {name: cache[pages] for name, cache in self.caches.items()}
+
+    def restored(self, tokens: Items[int], pages: Mapping[str, Array]) -> Sequence:
+        """A sequence of tokens whose pages `copied` gave; raises OutOfPages if the caches are full."""
+        made = Sequence(tokens, self.pages.take(needed(len(tokens))))
+        for name, cache in self.caches.items():
+            cache[made.pages] = pages[name]
+        return made
+
+    def run(self, parts: Items[Part]) -> list[Array]:
+        """Add tokens to sequences; the logits [wanted, vocabulary] of each part's last tokens. Longer parts than a run
+        may have are computed in several runs. Raises InputError for tokens outside the vocabulary and for more tokens
+        than the context has, OutOfPages if the caches are full; sequences are then as before."""
+        self._check(parts)
+        added: list[int] = []
+        found: list[list[Array]] = [[] for _ in parts]
+        done = [0] * len(parts)
+        try:
+            for part in parts:
+                added.append(self._room(part))
+            while work := _next(parts, done):
+                for i, logits in zip((i for i, _ in work), self._step(parts, done, work), strict=True):
+                    if len(logits):
+                        found[i].append(logits)
+                for i, count in work:
+                    done[i] += count
+        except BaseException:
+            for part, pages in zip(parts, added, strict=False):
+                self._take_back(part.sequence, pages)
+            raise
+        for part in parts:
+            part.sequence.tokens.extend(part.tokens)
+        width = self.about["vocabulary"]
+        return [np.concatenate(rows) if rows else np.zeros((0, width), np.float32) for rows in found]
+
+    # -- pages ---------------------------------------------------------------------------------------------------------
+
+    def _check(self, parts: Items[Part]) -> None:
+        if len({id(part.sequence) for part in parts}) < len(parts):
+            raise InputError("expected each sequence once in a run")
+        for part in parts:
+            if not part.tokens or not 0 <= part.wanted <= len(part.tokens):
+                raise InputError(f"expected tokens, and logits of up to {len(part.tokens)} of them, got {part.wanted}")
+            if not 0 <= min(part.tokens) <= max(part.tokens) < self.about["vocabulary"]:
+                raise InputError(f"expected tokens from 0 to {self.about['vocabulary'] - 1}")
+            total = len(part.sequence) + len(part.tokens)
+            if total > self.context:
+                raise InputError(
+                    f"the text would have {total} tokens, and this model's context has {self.context}; shorten it"
+                )
+
+    def _room(self, part: Part) -> int:
+        """Give a sequence the pages that its new tokens need, the last one its own; the number of new pages."""
+        sequence = part.sequence
+        full = len(sequence) // PAGE
+        alone = len(sequence) % PAGE == 0 or not self.pages.shared(sequence.pages[full])
+        count = needed(len(sequence) + len(part.tokens)) - len(sequence.pages)
+        pages = self.pages.take(count + (not alone))
+        if not alone:
+            old, sequence.pages[full] = sequence.pages[full], pages.pop()
+            for cache in self.caches.values():
+                cache[sequence.pages[full]] = cache[old]
+            self.pages.give_back([old])
+        sequence.pages += pages
+        return count
+
+    def _take_back(self, sequence: Sequence, count: int) -> None:
+        if count:
+            self.pages.give_back(sequence.pages[-count:])
+            del sequence.pages[-count:]
+
+    # -- a run ---------------------------------------------------------------------------------------------------------
+
+    def _step(self, parts: Items[Part], done: Items[int], work: Items[tuple[int, int]]) -> list[Array]:
+        """One run of `count` tokens of each part in `work`, from the `done`-th on; the logits that are wanted."""
+        counts = [count for _, count in work]
+        wanted = [_wanted(parts[i], done[i], count) for i, count in work]
+        binding = self._binding(sum(counts), len(work), sum(wanted))
+        ids, ends, past, table, rows = (binding.inputs[name] for name in _PORTS)
+        at = row = 0
+        ids[...], past[...], rows[...] = 0, 0, 0
+        for s, ((i, count), want) in enumerate(zip(work, wanted, strict=True)):
+            part = parts[i]
+            ids[at : at + count] = part.tokens[done[i] : done[i] + count]
+            ends[s], past[s] = at, len(part.sequence) + done[i]
+            table[s, : len(part.sequence.pages)] = part.sequence.pages
+            at += count
+            rows[row : row + want] = np.arange(at - want, at)
+            row += want
+        ends[len(work) :] = at
+        binding()
+        logits = binding.outputs["logits"]
+        starts = np.cumsum([0, *wanted])
+        return [logits[a:b].copy() for a, b in pairwise(starts)]
+
+    def _binding(self, rows: int, sequences: int, wanted: int) -> Binding:
+        key = _SIZES[bisect_left(_SIZES, rows)], _above(sequences), _above(max(wanted, 1))
+        if key not in self._bindings:
+            sizes = {
+                "input_ids": (key[0],),
+                "cumulative_sequence_length": (key[1] + 1,),
+                "past_seqlens": (key[1],),
+                "block_table": (key[1], self._slots),
+                "logits_rows": (key[2],),
+            }
+            small = {name: np.zeros(shape, np.int32) for name, shape in sizes.items()}
+            self._bindings[key] = self.model.bind(arrays={**small, **self.caches})
+        return self._bindings[key]
+
+
+_PORTS = ("input_ids", "cumulative_sequence_length", "past_seqlens", "block_table", "logits_rows")
+
+
+def _above(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()
+
+
+def _wanted(part: Part, done: int, count: int) -> int:
+    """How many of `count` tokens after the first `done` have logits that are wanted."""
+    return max(0, done + count - max(done, len(part.tokens) - part.wanted))
+
+
+def _next(parts: Items[Part], done: Items[int]) -> list[tuple[int, int]]:
+    """The next run: parts, and the number of tokens of each. Short parts are not made to wait for long ones."""
+    room, work = CHUNK, []
+    for i in sorted(range(len(parts)), key=lambda i: len(parts[i].tokens) - done[i]):
+        count = min(len(parts[i].tokens) - done[i], room)
+        if count:
+            work.append((i, count))
+            room -= count
+    return work
+
+
+def described(model: Model) -> Mapping[str, Any]:
+    """What a bundle says about its language model. Raises InputError if it holds none, or if its graph does not take
+    what an engine gives."""
+    about = model.bundle.metadata.get("language")
+    if not isinstance(about, Mapping):
+        raise InputError("this bundle holds no language model; convert one from GGUF or a safetensors folder")
+    types = {"context": int, "vocabulary": int, "stop": list | tuple}
+    wrong = [name for name, kind in types.items() if not isinstance(about.get(name), kind)]
+    if wrong or not takes_tokens(model.inputs()) or [v.name for v in model.outputs()] != ["logits"]:
+        raise InputError(
+            f"this bundle's language model is not complete ({', '.join(wrong) or 'its inputs'}); convert it again"
+        )
+    if not 0 < about["context"] <= 1 << 24 or not 0 < about["vocabulary"] < 1 << 31:
+        raise MsedgeError(f"expected a context and a vocabulary, got {about['context']} and {about['vocabulary']}")
+    return about
+
+
+def takes_tokens(inputs: Items[Value]) -> bool:
+    """Whether a graph with these inputs is that of a language model."""
+    return {v.name for v in inputs}.issuperset(_PORTS)
+
+
+def _known(shape: Any) -> tuple[int, ...]:
+    """The sizes of a cache but the first, which is open."""
+    if shape is None or len(shape) != 4 or not all(isinstance(d, int) for d in shape[1:]):
+        raise InputError(f"expected caches of pages, got shape {shape}; convert the model again")
+    return tuple(shape[1:])
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> Array:
+    """Zeros aligned to a cache line. Memory of pages that are never used is never touched."""
+    kind = numpy_dtype(dtype)
+    count = int(np.prod(shape)) * kind.itemsize
+    raw = np.zeros(count + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + count].view(kind).reshape(shape)

@@ -1,0 +1,78 @@
+"""Prompts as tokens: a text, or a conversation by the model's chat template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from lite_runtime.errors import InputError
+from lite_runtime.language.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from lite_runtime.language.template import ChatTemplate
+
+__all__ = ["of_messages", "of_text"]
+
+_MARK = "\ufdd0"
+"""A number that Unicode keeps free of characters: put into texts of messages where a special token would be found."""
+
+
+def of_text(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The tokens of a text, in which special tokens are what they say."""
+    return tokenizer.encode(prompt)
+
+
+def of_messages(
+    about: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    messages: Items[Mapping[str, Any]],
+    tools: Items[Mapping[str, Any]] | None = None,
+) -> list[int]:
+    """The tokens of a conversation, up to where the answer begins. tools: functions that the model may call.
+
+    Special tokens that a message's content spells out are ordinary text there: a user cannot end a message and begin
+    another in the name of somebody else. Raises InputError for messages that the template refuses, and for a model
+    without a template.
+    """
+    if not isinstance(messages, list | tuple) or not all(map(_is_message, messages)):
+        raise InputError("messages: expected a list of objects, each with a role, a text")
+    template = about.get("template") or tokenizer.chat_template
+    if not template:
+        raise InputError("this model has no chat template; give a prompt instead of messages")
+    special = _special(tokenizer)
+    marked, offered = _marked(messages, special), _marked(tools, special)
+    names: dict[str, Any] = {f"{name}_token": tokenizer.id_to_token(number) for name, number in tokenizer.ids.items()}
+    text = _template(template).render(marked, tools=offered, **names)
+    return [number for part in text.split(_MARK) for number in tokenizer.encode(part, add=False)]
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, Mapping) and isinstance(message.get("role"), str)
+
+
+@lru_cache(maxsize=8)
+def _template(source: str) -> ChatTemplate:
+    from lite_runtime.language.template import ChatTemplate
+
+    return ChatTemplate(source)
+
+
+def _special(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """Finds the first character of each special token."""
+    tokens = [token.content for token in tokenizer.description.added if token.special and len(token.content) > 1]
+    if not tokens:
+        return None
+    return re.compile("|".join(f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in tokens))
+
+
+def _marked(value: Any, special: re.Pattern[str] | None) -> Any:
+    """A message whose texts hold no special token: a mark follows the first character of each."""
+    if isinstance(value, str):
+        plain = value.replace(_MARK, "")
+        return plain if special is None else special.sub(lambda found: found[0] + _MARK, plain)
+    if isinstance(value, Mapping):
+        return {name: _marked(held, special) for name, held in value.items()}
+    return [_marked(held, special) for held in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,153 @@
+"""Sessions: texts whose caches are kept, saved to a file and restored, so that a long text is not computed again.
+
+A file (`.mssession`) is a container as bundles are, with a section for each cache, whose digests several threads check.
+It belongs to one bundle, by digest. Files are written atomically.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+from collections.abc import Sequence as Items
+from math import prod
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+
+from lite_runtime._files import write_atomically
+from lite_runtime.bundle.encoding import plain
+from lite_runtime.bundle.layout import REQUIRED, SESSION, File
+from lite_runtime.bundle.opening import opened
+from lite_runtime.bundle.reading import manifest_of, section_of
+from lite_runtime.bundle.refusal import mapping_of, named, object_of, refuse, string_of
+from lite_runtime.bundle.writing import assemble, dump
+from lite_runtime.errors import BundleError, InputError
+from lite_runtime.graph import Array
+from lite_runtime.language.answer import Piece
+from lite_runtime.language.engine import KEYS, Engine, Sequence
+from lite_runtime.language.pages import PAGE, needed
+
+__all__ = ["Session", "restore"]
+
+
+class Generating(Protocol):
+    """What sessions need of a `LanguageModel`."""
+
+    digest: str
+    about: Mapping[str, Any]
+    engine: Engine
+
+    def generate(
+        self, prompt: str | None = None, *, session: Session | None = None, **options: Any
+    ) -> Generator[Piece]:
+        """The answer to a text."""
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A second sequence that begins like this one."""
+
+    def end(self, sequence: Sequence) -> None:
+        """A text has ended."""
+
+    def copied(self, sequence: Sequence) -> dict[str, Array]:
+        """The pages of a sequence."""
+
+    def restored(self, tokens: Items[int], pages: Mapping[str, Array]) -> Sequence:
+        """A sequence with the pages that `copied` gave."""
+
+
+class Session:
+    """A text that stays in the caches between answers. `metadata` are plain values that are saved with it."""
+
+    def __init__(
+        self,
+        model: Generating,
+        sequence: Sequence | None = None,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.model, self.metadata = model, dict(metadata)
+        self.sequence = sequence if sequence is not None else Sequence()
+
+    def __len__(self) -> int:
+        """The number of tokens in the caches."""
+        return len(self.sequence)
+
+    def generate(self, prompt: str | None = None, **options: Any) -> Generator[Piece]:
+        """`LanguageModel.generate`, where the text, the whole of it, begins like the session's: only the rest is
+        computed."""
+        return self.model.generate(prompt, session=self, **options)
+
+    def fork(self) -> Session:
+        """A second session that begins like this one; no memory is copied until one of them continues."""
+        return Session(self.model, self.model.fork(self.sequence), self.metadata)
+
+    def close(self) -> None:
+        """End the session. Its pages stay in the caches for texts that begin alike, as long as there is room."""
+        sequence, self.sequence = self.sequence, Sequence()
+        self.model.end(sequence)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the session to a file: after a power failure there is either the old file or the new one.
+
+        Raises BundleError for a path that cannot be written and for metadata that are no plain values.
+        """
+        caches = self.model.copied(self.sequence)
+        manifest = {
+            "model": self.model.digest,
+            "tokens": len(self.sequence),
+            "metadata": plain(self.metadata, "metadata"),
+        }
+        parts = [("manifest", dump(manifest), REQUIRED)]
+        parts.append(("tokens", np.asarray(self.sequence.tokens, "<i4").tobytes(), 0))
+        parts += [(name, _clean(name, held, len(self.sequence)).tobytes(), 0) for name, held in caches.items()]
+        write_atomically(path, assemble(parts, SESSION), BundleError)
+
+
+def restore(model: Generating, path: str | os.PathLike[str]) -> Session:
+    """The session that `Session.save` wrote.
+
+    Raises BundleError for a file that cannot be read or is damaged, InputError for a session of another model, and
+    OutOfPages if the caches have no room for it.
+    """
+    shown = repr(os.fspath(path))
+    file = opened(path, SESSION)
+    manifest = named(shown, _manifest, file)
+    if manifest["model"] != model.digest:
+        raise InputError(
+            f"{shown}: expected a session of this model, bundle {model.digest[:16]}…, got one of bundle"
+            f" {manifest['model'][:16]}…; load that model, or begin a new session"
+        )
+    tokens, pages = named(shown, _contents, model, file, manifest)
+    return Session(model, model.restored(tokens, pages), manifest["metadata"])
+
+
+def _manifest(file: File) -> dict[str, Any]:
+    doc = object_of(manifest_of(file), "manifest", ("model", "tokens", "metadata"))
+    string_of(doc["model"], "manifest, model")
+    mapping_of(doc["metadata"], "manifest, metadata")
+    return doc
+
+
+def _contents(model: Generating, file: File, doc: Mapping[str, Any]) -> tuple[list[int], dict[str, Array]]:
+    """The tokens, and the pages of each cache."""
+    tokens = np.frombuffer(section_of(file, "tokens"), "<i4").tolist()
+    if len(tokens) != doc["tokens"] or len(tokens) > model.engine.context:
+        refuse("section 'tokens'", f"{doc['tokens']} tokens, at most {model.engine.context}", str(len(tokens)))
+    if tokens and not 0 <= min(tokens) <= max(tokens) < model.about["vocabulary"]:
+        refuse("section 'tokens'", f"tokens below {model.about['vocabulary']}", "others")
+    pages = {}
+    for name, like in model.engine.caches.items():
+        data, shape = section_of(file, name), (needed(len(tokens)), *like.shape[1:])
+        wanted = prod(shape) * like.dtype.itemsize
+        if len(data) != wanted:
+            refuse(f"section {name!r}", f"{wanted} bytes", str(len(data)))
+        pages[name] = np.frombuffer(data, like.dtype).reshape(shape)
+    return tokens, pages
+
+
+def _clean(name: str, pages: Array, tokens: int) -> Array:
+    """Pages without what earlier texts left behind the last token."""
+    if tokens % PAGE:
+        behind = slice(tokens % PAGE, None)
+        pages[-1][(..., behind) if name.startswith(KEYS) else (slice(None), behind)] = 0
+    return pages

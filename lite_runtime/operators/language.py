@@ -1,0 +1,28 @@
+"""Operators of language models: products with weights in blocks, and attention over caches in pages.
+
+They are named after ONNX Runtime's operators with the same purpose; ARCHITECTURE.md says what differs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lite_runtime.operators.record import Operator
+
+__all__ = ["RECORDS"]
+
+_op = partial(Operator, domain="msedge")
+_BLOCKED = "K:i! N:i! bits:i! block_size:i! layout:s(|panels) zero_point:i"
+
+RECORDS: tuple[Operator, ...] = (
+    _op("DynamicQuantizeBlocks", outputs=(3, 3), attrs="block_size:i", reference="blocked"),
+    _op("GatherBlockQuantized", inputs=(3, 4), attrs=_BLOCKED, reference="blocked"),
+    _op("MatMulNBits", inputs=(3, 8), attrs=_BLOCKED, reference="blocked"),
+    _op(
+        "PagedAttention",
+        inputs=(8, 10),
+        outputs=(1, 3),
+        attrs=("kv_num_heads:i! local_window_size:i num_heads:i! rotary_interleaved:i scale:f softcap:f"),
+        reference="paged",
+    ),
+)

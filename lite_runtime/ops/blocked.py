@@ -1,0 +1,150 @@
+"""Products with weights in blocks: MatMulNBits, GatherBlockQuantized, DynamicQuantizeBlocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lite_runtime import steps
+from lite_runtime.graph import itemsize
+from lite_runtime.ops._checks import INDEX_TYPES, one_of
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+from lite_runtime.reference.blocked import ACTIVATIONS, PANEL
+
+__all__: list[str] = []
+
+_SCALES = ("float16", "float32")
+
+
+# -- what comes out ---------------------------------------------------------------------------------------------------
+
+
+@infer("DynamicQuantizeBlocks")
+def _infer_quantize(n: Inference) -> list[Spec]:
+    x = one_of(n, 0, ("float32",))
+    if n.attr("block_size", ACTIVATIONS) != ACTIVATIONS or not x.shape or x.shape[-1] % ACTIVATIONS:
+        raise n.error(f"expected rows of blocks of {ACTIVATIONS}, got shape {list(x.shape)}")
+    table = Spec("float32", (*x.shape[:-1], x.shape[-1] // ACTIVATIONS))
+    return [Spec("int8", x.shape), table, table]
+
+
+def _check_table(n: Inference, q: int, scales: int, offsets: int) -> tuple[int, int]:
+    """Raise ShapeError unless these inputs represent a matrix as the attributes say; (N, K)."""
+    depth, columns, bits, block = (int(n.attr(name, 0)) for name in ("K", "N", "bits", "block_size"))
+    if bits not in (4, 8) or min(depth, columns, block) < 1 or depth % block or depth % (32 // bits):
+        raise n.error(f"expected K in blocks of whole words, got K {depth}, block_size {block}, {bits} bits")
+    if not 0 <= n.attr("zero_point", 0) < 2**bits:
+        raise n.error(f"expected a zero_point of 0 to {2**bits - 1}, got {n.attr('zero_point')}")
+    blocks, panels = depth // block, -(-columns // PANEL)
+    if n.attr("layout", ""):
+        shapes = (panels, depth * bits // 32, PANEL, 4), (panels, blocks, PANEL)
+    else:
+        shapes = (columns, blocks, block * bits // 8), (columns, blocks)  # type: ignore[assignment]
+    _expect(n, q, ("uint8",), shapes[0])
+    _expect(n, scales, _SCALES, shapes[1])
+    if n.has(offsets):
+        _expect(n, offsets, (n.spec(scales).dtype,), shapes[1])
+    return columns, depth
+
+
+def _expect(n: Inference, i: int, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> None:
+    got = one_of(n, i, dtypes)
+    if got.shape != shape:
+        raise n.error(f"expected input {i} of shape {list(shape)}, got {list(got.shape)}")
+
+
+@infer("GatherBlockQuantized")
+def _infer_embed(n: Inference) -> list[Spec]:
+    _, depth = _check_table(n, 0, 2, 3)
+    return [Spec("float32", (*one_of(n, 1, INDEX_TYPES).shape, depth))]
+
+
+@infer("MatMulNBits")
+def _infer_product(n: Inference) -> list[Spec]:
+    columns, depth = _check_table(n, 1, 2, 3)
+    a = one_of(n, 0, ("float32", "int8"))
+    if not a.shape or a.shape[-1] != depth:
+        raise n.error(f"expected rows of {depth}, got shape {list(a.shape)}")
+    if a.dtype == "int8":
+        for i in (4, 5):
+            _expect(n, i, ("float32",), (*a.shape[:-1], depth // ACTIVATIONS))
+    elif n.has(4) or n.has(5):
+        raise n.error("expected scales and sums of A only with int8")
+    result = Spec("float32", (*a.shape[:-1], columns))
+    if n.has(6):
+        _expect(n, 6, ("float32",), (columns,))
+    if n.has(7):
+        _expect(n, 7, ("float32",), result.shape)
+    return [result]
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+
+
+@bind("DynamicQuantizeBlocks")
+def _bind_quantize(b: Binder) -> None:
+    x, (q, scales, sums) = b.inputs[0], b.outputs
+    assert x is not None
+    if q is None or scales is None or sums is None:
+        raise NoKernel("unused results")
+    b.emit(steps.QuantizeBlocks(x=x, q=q, scales=scales, sums=sums, blocks=x.size // ACTIVATIONS))
+
+
+def _table(b: Binder, scales: Operand) -> dict[str, Any]:
+    """The numbers that describe weights, for kernels, which read panels only."""
+    if not b.attr("layout", ""):
+        raise NoKernel("weights that are not in panels")
+    return {
+        "columns": int(b.attr("N")),
+        "depth": int(b.attr("K")),
+        "block": int(b.attr("block_size")),
+        "wide": int(scales.dtype == "float32"),
+        "zero": float(b.attr("zero_point", 0)),
+    }
+
+
+@bind("GatherBlockQuantized")
+def _bind_embed(b: Binder) -> None:
+    q, indices, scales, offsets = (*b.inputs, None)[:4]
+    y = b.outputs[0]
+    assert q is not None and indices is not None and scales is not None and y is not None
+    b.emit(
+        steps.EmbedBlocks(
+            w=q,
+            indices=indices,
+            scales=scales,
+            offsets=offsets,
+            y=y,
+            count=indices.size,
+            width=itemsize(indices.dtype),
+            **_table(b, scales),
+        ),
+        kernel=f"blocked.i{b.attr('bits')}_embed",
+    )
+
+
+@bind("MatMulNBits")
+def _bind_product(b: Binder) -> None:
+    a, q, scales, offsets, a_scales, a_sums, bias, residual = (*b.inputs, *[None] * 7)[:8]
+    c = b.outputs[0]
+    assert a is not None and q is not None and scales is not None and c is not None
+    table = _table(b, scales)
+    shared: dict[str, Any] = {
+        "a": a,
+        "w": q,
+        "scales": scales,
+        "offsets": offsets,
+        "bias": bias,
+        "residual": residual,
+        "c": c,
+    }
+    rows = a.size // table["depth"]
+    if a.dtype == "int8":
+        assert a_scales is not None and a_sums is not None
+        if table["block"] % ACTIVATIONS:
+            raise NoKernel(f"blocks of {table['block']} with products of integers")
+        b.emit(
+            steps.BlockGemm(a_scales=a_scales, a_sums=a_sums, rows=rows, **shared, **table),
+            kernel=f"blocked.i{b.attr('bits')}_gemm",
+        )
+        return
+    b.emit(steps.FloatBlockGemm(rows=rows, **shared, **table), kernel=f"blocked.i{b.attr('bits')}_float")

@@ -1,0 +1,201 @@
+"""`msedge chat`: one answer, a pipe, a terminal, sessions, interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.edge.test_cli import msedge
+from tests.language.talking import talking_bundle
+from tests.language.tiny import Sizes
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+ENDLESS = ("--temperature", "0", "--max-tokens", "1000000")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("chat") / "tiny.mslite"
+    path.write_bytes(talking_bundle())
+    return path
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose answers take minutes."""
+    path = tmp_path_factory.mktemp("chat") / "endless.mslite"
+    path.write_bytes(talking_bundle(Sizes(context=200_000), stop=[]))
+    return path
+
+
+def lines(stdout: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+def test_one_answer(model: Path) -> None:
+    stdout, stderr = msedge("chat", model, "--prompt", "Hello", "--seed", "1", "--max-tokens", "20")
+    assert stdout.endswith("\n") and len(stdout) > 5
+    assert "20 tokens, " in stderr and "tokens/s" in stderr
+    assert msedge("chat", model, "--prompt", "Hello", "--seed", "1", "--max-tokens", "20")[0] == stdout
+    assert msedge("chat", model, "--prompt", "Hello", "--seed", "2", "--max-tokens", "20")[0] != stdout
+    greedy = ("chat", model, "--prompt", "Hello", "--temperature", "0", "--max-tokens", "90")
+    assert msedge(*greedy)[0] == msedge(*greedy, "--lookup", "--threads", "2")[0]
+
+
+def test_lines_for_machines(model: Path) -> None:
+    stdout, _ = msedge("chat", model, "--prompt", "Hello", "--seed", "1", "--max-tokens", "20", "--json")
+    pieces = lines(stdout)
+    assert len(pieces) == 20 and all(set(piece) == {"text", "tokens"} for piece in pieces[:-1])
+    assert pieces[-1]["finish_reason"] == "length" and pieces[-1]["statistics"]["tokens"] == 20
+    text = msedge("chat", model, "--prompt", "Hello", "--seed", "1", "--max-tokens", "20")[0]
+    assert "".join(piece["text"] for piece in pieces) + "\n" == text
+
+
+def test_a_session_continues(model: Path, tmp_path: Path) -> None:
+    common = ("--seed", "1", "--max-tokens", "10", "--json", "--session", tmp_path / "a.mssession")
+    first = lines(msedge("chat", model, "--prompt", "One", "--system", "Be brief", *common)[0])
+    second = lines(msedge("chat", model, "--prompt", "Two", *common)[0])
+    assert first[-1]["statistics"]["reused"] == 0
+    assert second[-1]["statistics"]["reused"] >= first[-1]["statistics"]["prompt_tokens"]
+    _, stderr = msedge("chat", model, "--prompt", "Two", "--system", "Be long", *common, code=3)
+    assert "another --system" in stderr
+    other = tmp_path / "other.mslite"
+    other.write_bytes(talking_bundle(seed=1))
+    _, stderr = msedge("chat", other, "--prompt", "Two", *common, code=3)
+    assert "expected a session of this model" in stderr
+
+
+def test_standard_input_is_one_message(model: Path) -> None:
+    command = [sys.executable, "-m", "edge.cli", "chat", model, "--seed", "1", "--max-tokens", "10"]
+    done = subprocess.run(command, input="Hello", env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == msedge("chat", model, "--prompt", "Hello", "--seed", "1", "--max-tokens", "10")[0]
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_it(endless: Path, tmp_path: Path) -> None:
+    session = tmp_path / "a.mssession"
+    command = [sys.executable, "-m", "edge.cli", "chat", endless, "--prompt", "Hi", "--json", *ENDLESS]
+    with subprocess.Popen([*command, "--session", session], env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(20):
+            process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode == 130
+    command[command.index("Hi")] = "More"
+    done = subprocess.run(
+        [*command[:-1], "3", "--session", session], env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout)[-1]["statistics"]["reused"] > len("<|im_start|>user\nHi") - 10
+
+
+class Terminal:
+    """A chat in a terminal."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        self.ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "edge.cli", "chat", *arguments]
+        self.process = subprocess.Popen(
+            command, env={**ENVIRONMENT, "TERM": "dumb"}, stdin=theirs, stdout=theirs, stderr=theirs,
+            start_new_session=True, preexec_fn=_controlled,
+        )  # fmt: skip
+        os.close(theirs)
+        self.seen = b""
+
+    def until(self, text: bytes) -> bytes:
+        """What is printed up to a text."""
+        end = time.monotonic() + 60
+        while text not in self.seen:
+            assert time.monotonic() < end, self.seen
+            self.seen += os.read(self.ours, 65536)
+        before, _, self.seen = self.seen.partition(text)
+        return before
+
+    def more(self, count: int) -> None:
+        """Wait for so many bytes."""
+        while len(self.seen) < count:
+            self.seen += os.read(self.ours, 65536)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.ours, keys)
+
+    def end(self, key: bytes) -> int:
+        """Type a key until the program ends: the first time it may not have begun to wait. Its exit code."""
+        for _ in range(100):
+            with suppress(OSError):
+                self.type(key)
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(0.3)
+        raise AssertionError("the program goes on")
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+
+
+def _controlled() -> None:
+    """Make the terminal the one that Ctrl-C comes from."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_a_conversation_in_a_terminal(model: Path, tmp_path: Path) -> None:
+    with Terminal(model, "--seed", "1", "--max-tokens", "10", "--session", tmp_path / "a.mssession") as chat:
+        chat.until(b"> ")
+        chat.type(b"Hello\n")
+        assert b"\x1b" not in chat.until(b"10 tokens, ")
+        chat.until(b"> ")
+        chat.type(b"x" * 600 + b"\n")
+        assert b"shorten it" in chat.until(b"> ")
+        chat.type(b"More\n")
+        assert b"tokens/s" in chat.until(b" of them in the cache")
+        chat.until(b"> ")
+        assert chat.end(b"\x04") == 0 and (tmp_path / "a.mssession").exists()
+
+
+def test_ctrl_c_in_a_terminal_stops_the_answer_then_the_program(endless: Path, tmp_path: Path) -> None:
+    with Terminal(endless, *ENDLESS, "--session", tmp_path / "a.mssession") as chat:
+        chat.until(b"> ")
+        chat.type(b"Hello\n")
+        chat.until(b"Hello\r\n")
+        chat.more(20)
+        chat.type(b"\x03")
+        chat.until(b"\n> ")
+        assert chat.end(b"\x03") == 130 and (tmp_path / "a.mssession").exists()
+
+
+def test_run_says_to_use_chat(model: Path) -> None:
+    for arguments in ((), ("--random", "0")):
+        _, stderr = msedge("run", model, *arguments, code=3)
+        assert "msedge chat" in stderr
+
+
+@pytest.mark.parametrize("arguments", [("--temperature", "-1"), ("--top-p", "2"), ("--seed", "-4")])
+def test_wrong_options(model: Path, arguments: tuple[str, str]) -> None:
+    _, stderr = msedge("chat", model, "--prompt", "a", *arguments, code=3)
+    assert "expected" in stderr and "Traceback" not in stderr
+
+
+def test_a_model_without_a_template(tmp_path: Path) -> None:
+    path = tmp_path / "base.mslite"
+    path.write_bytes(talking_bundle(template=None, chat=False))
+    _, stderr = msedge("chat", path, "--prompt", "a", code=3)
+    assert "no chat template" in stderr

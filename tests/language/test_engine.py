@@ -1,0 +1,165 @@
+"""Tokens through the engine: one at a time, in chunks, of several sequences; forked, cut, and without room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lite_runtime
+from lite_runtime import bundle
+from lite_runtime.errors import InputError
+from lite_runtime.graph import Array
+from lite_runtime.language.engine import Engine, Part
+from lite_runtime.language.pages import OutOfPages, Pages
+from tests.language.tiny import Sizes, Tiny
+
+TINY, EXACT = Tiny(), Tiny(integers=False, cache="float32")
+TEXT = np.random.default_rng(5).integers(0, 300, 400).tolist()
+
+
+def engine(tiny: Tiny = TINY, *, positions: int | None = None, **settings: Any) -> Engine:
+    return Engine(lite_runtime.load(tiny.bundle(), **settings), positions)
+
+
+def all_logits(one: Engine, tokens: list[int]) -> Array:
+    sequence = one.start()
+    (logits,) = one.run([Part(sequence, tokens, len(tokens))])
+    one.end(sequence)
+    return logits
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("length", [1, 5, 70])
+def test_float_activations_are_numpys(backend: str, length: int) -> None:
+    want = EXACT.logits(TEXT[:length])
+    got = all_logits(engine(EXACT, backend=backend), TEXT[:length])
+    assert np.abs(got - want).max() < 1e-4 * (want.max() - want.min())
+
+
+def test_integer_activations_are_close() -> None:
+    want, got = TINY.logits(TEXT[:80]), all_logits(engine(), TEXT[:80])
+    assert np.abs(got - want).mean() < 0.02 * (want.max() - want.min())
+
+
+def test_everything_is_native() -> None:
+    one = engine()
+    one.run([Part(one.start(), [1, 2, 3])])
+    assert not one._binding(4, 1, 1)._executor.bound(one._binding(4, 1, 1).inputs).reference
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_results_do_not_depend_on_how_tokens_were_divided(threads: int) -> None:
+    one = engine(threads=threads)
+    whole = all_logits(one, TEXT[:300])
+    sequence, rows, at = one.start(), [], 0
+    for count in (1, 2, 30, 1, 100, 7, 100, 59):
+        (logits,) = one.run([Part(sequence, TEXT[at : at + count], count)])
+        rows.append(logits)
+        at += count
+    np.testing.assert_allclose(np.concatenate(rows), whole, rtol=1e-3, atol=1e-3)
+
+
+def test_sequences_in_one_run_are_independent() -> None:
+    one = engine()
+    texts = [TEXT[:9], TEXT[40:41], TEXT[50:180], TEXT[7:30]]
+    alone = [all_logits(one, text)[-2:] for text in texts]
+    sequences = [one.start() for _ in texts]
+    together = one.run([Part(s, t, min(2, len(t))) for s, t in zip(sequences, texts, strict=True)])
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    # And once more, one token each.
+    alone = [all_logits(one, [*text, 17])[-1:] for text in texts]
+    together = one.run([Part(s, [17]) for s in sequences])
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_forks_share_pages_until_they_are_written() -> None:
+    one = engine(positions=160)
+    first = one.start()
+    one.run([Part(first, TEXT[:100])])
+    free = one.pages.free
+    second = one.fork(first)
+    assert one.pages.free == free
+    one.run([Part(first, [5]), Part(second, [9])])
+    assert one.pages.free == free - 1  # the page that both had begun
+    (a,), (b,) = one.run([Part(first, [1])]), one.run([Part(second, [1])])
+    np.testing.assert_allclose(a, all_logits(engine(), [*TEXT[:100], 5, 1])[-1:], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(b, all_logits(engine(), [*TEXT[:100], 9, 1])[-1:], rtol=1e-3, atol=1e-3)
+    one.end(first)
+    one.end(second)
+    assert one.pages.free == one.pages.count
+
+
+def test_a_cut_sequence_continues_from_there() -> None:
+    one = engine()
+    sequence = one.start()
+    one.run([Part(sequence, TEXT[:90])])
+    one.cut(sequence, 37)
+    (got,) = one.run([Part(sequence, TEXT[37:60])])
+    np.testing.assert_allclose(got, all_logits(one, TEXT[:60])[-1:], rtol=1e-3, atol=1e-3)
+
+
+def test_without_room_nothing_changes() -> None:
+    one = engine(positions=64)
+    first, second = one.start(), one.start()
+    one.run([Part(first, TEXT[:40])])
+    before = one.pages.free
+    with pytest.raises(OutOfPages, match="positions="):
+        one.run([Part(second, TEXT[:30])])
+    assert (one.pages.free, len(second), second.pages) == (before, 0, [])
+    with pytest.raises(OutOfPages):
+        one.run([Part(first, TEXT[:8]), Part(second, TEXT[:30])])
+    assert (one.pages.free, len(first), len(first.pages), second.pages) == (before, 40, 3, [])
+    one.run([Part(first, TEXT[:20])])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [([], "expected tokens"), ([-1], "0 to 299"), ([300], "0 to 299"), (list(range(299)) * 2, "context has 512")],
+)
+def test_wrong_tokens_are_errors(tokens: list[int], words: str) -> None:
+    one = engine()
+    with pytest.raises(InputError, match=words):
+        one.run([Part(one.start(), tokens)])
+    sequence = one.start()
+    with pytest.raises(InputError, match="once in a run"):
+        one.run([Part(sequence, [1]), Part(sequence, [2])])
+
+
+def test_a_bundle_that_holds_no_language_model() -> None:
+    with pytest.raises(InputError, match="no language model"):
+        Engine(lite_runtime.load(bundle.write(None, {"predict": TINY.graph})))
+    with pytest.raises(InputError, match="not complete"):
+        Engine(lite_runtime.load(TINY.bundle(context="many")))
+
+
+def test_larger_heads_and_other_groups() -> None:
+    tiny = Tiny(Sizes(layers=1, heads=6, kv_heads=1, size=32), integers=False)
+    want, got = tiny.logits(TEXT[:50]), all_logits(engine(tiny), TEXT[:50])
+    assert np.abs(got - want).max() < 2e-3 * (want.max() - want.min())
+
+
+def test_pages_by_random_steps() -> None:
+    rng, pages = np.random.default_rng(0), Pages(20)
+    held: list[list[int]] = []
+    for _ in range(2000):
+        kind = rng.integers(3)
+        if kind == 0:
+            count = int(rng.integers(0, 6))
+            if count <= pages.free:
+                held.append(pages.take(count))
+            else:
+                with pytest.raises(OutOfPages):
+                    pages.take(count)
+        elif held and kind == 1:
+            held.append(list(held[rng.integers(len(held))]))
+            pages.share(held[-1])
+        elif held:
+            pages.give_back(held.pop(rng.integers(len(held))))
+        used = {page for some in held for page in some}
+        assert pages.free == 20 - len(used)
+        for page in used:
+            assert pages.shared(page) == (sum(page in some for some in held) > 1)

@@ -1,0 +1,196 @@
+"""Sessions: saved, restored, forked; damaged files, other models, a process that is killed while it saves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lite_runtime.bundle.layout import SESSION
+from lite_runtime.bundle.opening import opened
+from lite_runtime.errors import BundleError, InputError
+from lite_runtime.language import LanguageModel
+from lite_runtime.language.pages import OutOfPages
+from lite_runtime.language.sessions import Session
+from tests.language.talking import talking, talking_bundle
+from tests.language.test_generation import text_of, tokens_of
+
+ROOT = Path(__file__).parents[2]
+TEXT = np.random.default_rng(3).integers(4, 260, 90).tolist()
+
+
+def begun(model: LanguageModel, tokens: list[int] = TEXT) -> Session:
+    session = model.session(messages=[{"role": "user", "content": "é"}])
+    list(session.generate(tokens=tokens, max_tokens=5))
+    return session
+
+
+def test_a_restored_session_continues_as_if_it_had_not_ended(tmp_path: Path) -> None:
+    first = begun(talking())
+    first.save(tmp_path / "a.mssession")
+    tokens = [*first.sequence.tokens, 7, 8]
+    want = list(first.generate(tokens=tokens, max_tokens=40))
+    model = talking()
+    second = model.restore(tmp_path / "a.mssession")
+    assert second.metadata == first.metadata and len(second) == len(TEXT) + 4
+    got = list(second.generate(tokens=tokens, max_tokens=40))
+    assert tokens_of(got) == tokens_of(want) and text_of(got) == text_of(want)
+    assert got[-1].statistics is not None and got[-1].statistics.reused == len(TEXT) + 4
+    second.close()
+    while model._kept.drop():
+        pass
+    assert model.engine.pages.free == model.engine.pages.count
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 40])
+def test_what_is_saved_is_what_is_restored(tmp_path: Path, count: int) -> None:
+    model = talking()
+    session = begun(model, TEXT[:count])
+    session.save(tmp_path / "a")
+    session.save(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    again = model.restore(tmp_path / "a")
+    assert again.sequence.tokens == session.sequence.tokens
+    again.save(tmp_path / "c")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "c").read_bytes()
+
+
+def test_a_file_holds_nothing_of_earlier_texts(tmp_path: Path) -> None:
+    model = talking(positions=48)
+    list(model.generate(tokens=TEXT[:40], max_tokens=5))
+    while model._kept.drop():
+        pass
+    begun(model, TEXT[50:53]).save(tmp_path / "used")
+    begun(talking(), TEXT[50:53]).save(tmp_path / "fresh")
+    assert (tmp_path / "used").read_bytes() == (tmp_path / "fresh").read_bytes()
+
+
+def test_an_empty_session(tmp_path: Path) -> None:
+    model = talking()
+    model.session().save(tmp_path / "a")
+    assert len(model.restore(tmp_path / "a")) == 0
+
+
+def test_forks_share_their_pages() -> None:
+    model = talking()
+    session = begun(model)
+    free = model.engine.pages.free
+    other = session.fork()
+    assert model.engine.pages.free == free
+    a = list(session.generate(tokens=[*session.sequence.tokens, 9], max_tokens=20))
+    b = list(other.generate(tokens=[*other.sequence.tokens, 200], max_tokens=20))
+    for pieces, token in ((a, 9), (b, 200)):
+        alone = talking()
+        want = list(alone.generate(tokens=[*begun(alone).sequence.tokens, token], max_tokens=20))
+        assert tokens_of(pieces) == tokens_of(want)
+
+
+def test_a_text_that_goes_on_otherwise() -> None:
+    model = talking()
+    session = begun(model)
+    pieces = list(session.generate(tokens=[*TEXT[:50], 5, 5], max_tokens=10))
+    assert pieces[-1].statistics is not None and pieces[-1].statistics.reused == 50
+    assert tokens_of(pieces) == tokens_of(list(talking().generate(tokens=[*TEXT[:50], 5, 5], max_tokens=10)))
+
+
+def test_a_session_of_another_model(tmp_path: Path) -> None:
+    begun(talking()).save(tmp_path / "a.mssession")
+    other = LanguageModel.load(talking_bundle(seed=1))
+    with pytest.raises(InputError, match=r"a.mssession'.*expected a session of this model"):
+        other.restore(tmp_path / "a.mssession")
+
+
+def test_files_that_are_no_sessions(tmp_path: Path) -> None:
+    model = talking()
+    with pytest.raises(BundleError, match="no file of that name"):
+        model.restore(tmp_path / "none")
+    (tmp_path / "bundle").write_bytes(talking_bundle())
+    with pytest.raises(BundleError, match="not a session"):
+        model.restore(tmp_path / "bundle")
+
+
+def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
+    model, rng = talking(), np.random.default_rng(0)
+    begun(model, TEXT[:20]).save(tmp_path / "a")
+    data, free = (tmp_path / "a").read_bytes(), model.engine.pages.free
+    for at in rng.integers(0, len(data), 150).tolist():
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << rng.integers(8)
+        (tmp_path / "b").write_bytes(damaged)
+        with pytest.raises(BundleError):
+            model.restore(tmp_path / "b")
+        (tmp_path / "b").write_bytes(data[:at])
+        with pytest.raises(BundleError):
+            model.restore(tmp_path / "b")
+    assert model.engine.pages.free == free
+
+
+def test_large_files_are_checked_by_several_threads(tmp_path: Path) -> None:
+    model = talking()
+    session = begun(model)
+    session.metadata["long"] = np.random.default_rng(0).bytes(3 << 20).hex()
+    session.save(tmp_path / "a")
+    data = bytearray((tmp_path / "a").read_bytes())
+    file = opened(bytes(data), SESSION)
+    for section in file.sections.values():
+        data[section.offset + section.size // 2] ^= 1
+        with pytest.raises(BundleError, match=f"section '{section.name}'"):
+            opened(bytes(data), SESSION)
+        data[section.offset + section.size // 2] ^= 1
+
+
+def test_without_room_nothing_is_restored(tmp_path: Path) -> None:
+    begun(talking()).save(tmp_path / "a")
+    small = talking(positions=64)
+    with pytest.raises(OutOfPages):
+        small.restore(tmp_path / "a")
+    assert small.engine.pages.free == small.engine.pages.count
+
+
+SAVING = """
+import sys
+from tests.language.test_sessions import begun, TEXT
+from tests.language.talking import talking
+model = talking()
+sessions = [begun(model, TEXT[:20]), begun(model, TEXT[:60])]
+for session in sessions:
+    session.metadata["long"] = "x" * 300_000
+print("ready", flush=True)
+while True:
+    for session in sessions:
+        session.save(sys.argv[1])
+"""
+
+
+def test_a_process_that_is_killed_while_it_saves_loses_nothing(tmp_path: Path) -> None:
+    killed_while_saving(tmp_path / "a.mssession", times=2)
+
+
+def killed_while_saving(path: Path, times: int) -> None:
+    """Kill a process that saves over and over; the file is always one of those it saved. Twenty times: see
+    `python -m tests.language.test_sessions`."""
+    rng, model = np.random.default_rng(times), talking()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    begun(model, TEXT[:20]).save(path)
+    for _ in range(times):
+        with subprocess.Popen([sys.executable, "-c", SAVING, path], stdout=subprocess.PIPE, env=environment) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            time.sleep(0.05 + 0.1 * rng.random())
+            os.kill(process.pid, signal.SIGKILL)
+        session = model.restore(path)
+        assert len(session) in (24, 64)
+        session.close()
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        killed_while_saving(Path(folder) / "a.mssession", times=20)
+    print("20 times killed, the session was complete each time")

@@ -1,0 +1,139 @@
+"""Products with weights in blocks natively equal the reference, and equal the matrix that the blocks represent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lite_runtime import reference
+from lite_runtime.errors import ShapeError
+from lite_runtime.graph import Array, Node
+from lite_runtime.ops.registry import INFERS, Inference, Spec
+from lite_runtime.reference.blocked import Blocks, from_panels, to_panels, weights
+from tests.lite_runtime.ops.one_node import check
+from tests.lite_runtime.ops.targets import on_other_targets, run_on
+
+SHAPES = [(1, 32, 1), (1, 64, 48), (2, 96, 200), (3, 32, 16), (4, 64, 31), (6, 288, 33), (7, 160, 64), (61, 256, 130)]
+
+
+def table(
+    k: int, n: int, bits: int, *, block: int = 32, offsets: bool = False, dtype: str = "float16", seed: int = 0
+) -> tuple[Blocks, dict[str, Any]]:
+    """Random weights in blocks, in the plain layout, and the attributes of an operator that reads them."""
+    rng = np.random.default_rng(seed)
+    q = rng.integers(0, 256, (n, k // block, block * bits // 8)).astype(np.uint8)
+    scales = rng.uniform(-0.1, 0.1, (n, k // block)).astype(dtype)
+    added = rng.normal(size=scales.shape).astype(dtype) if offsets else None
+    attrs = {"K": k, "N": n, "bits": bits, "block_size": block, "zero_point": 0 if offsets else 2 ** (bits - 1)}
+    return Blocks(q, scales, added), attrs
+
+
+def quantised(x: Array) -> list[Array]:
+    return list(reference.evaluate(Node("DynamicQuantizeBlocks", ("x",), ("q", "s", "t"), {}, "it"), [x]))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("n", [1, 15, 16, 40])
+def test_panels_hold_the_same_matrix(bits: int, n: int) -> None:
+    blocks, attrs = table(96, n, bits, offsets=True)
+    panels = to_panels(blocks, bits)
+    for a, b in zip(from_panels(panels, n, bits), blocks, strict=True):
+        assert a is not None and b is not None
+        np.testing.assert_array_equal(a, b)
+    point = attrs["zero_point"]
+    np.testing.assert_array_equal(weights(panels, n, bits, point, "panels"), weights(blocks, n, bits, point, ""))
+
+
+@pytest.mark.parametrize(("m", "k", "n"), SHAPES)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
+def test_products(bits: int, m: int, k: int, n: int, offsets: bool) -> None:
+    rng = np.random.default_rng(m)
+    for block in (32, k):
+        for dtype in ("float16", "float32"):
+            blocks, attrs = table(k, n, bits, block=block, offsets=offsets, dtype=dtype)
+            x = rng.normal(size=(m, k)).astype(np.float32)
+            q, scales, sums = quantised(x)
+            bias, residual = rng.normal(size=n).astype(np.float32), rng.normal(size=(m, n)).astype(np.float32)
+            panels, attrs = [*to_panels(blocks, bits)], {**attrs, "layout": "panels"}
+            size = float(np.abs(weights(blocks, n, bits, attrs["zero_point"], "")).max()) * k
+            check("MatMulNBits", [q, *panels, scales, sums], attrs, constants=(1, 2, 3), atol=2e-6 * size)
+            both: list[Array | None] = [q, *panels, scales, sums, bias, residual]
+            check("MatMulNBits", both, attrs, constants=(1, 2, 3), atol=2e-6 * size)
+            plain: list[Array | None] = [x, *panels, None, None, bias, residual]
+            check("MatMulNBits", plain, attrs, constants=(1, 2, 3), atol=2e-6 * size, rtol=1e-4)
+
+
+def test_blocks_of_16_with_float32() -> None:
+    blocks, attrs = table(96, 40, 8, block=16)
+    x = np.random.default_rng(0).normal(size=(5, 96)).astype(np.float32)
+    inputs = [x, *to_panels(blocks, 8)]
+    check("MatMulNBits", inputs[:3], {**attrs, "layout": "panels"}, constants=(1, 2), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(32,), (1, 64), (3, 5, 96), (0, 32), (33, 576)])
+def test_activations_in_blocks(shape: tuple[int, ...]) -> None:
+    x = (np.random.default_rng(0).normal(size=shape) * 10 ** np.random.default_rng(1).uniform(-6, 6, shape)).astype(
+        "f4"
+    )
+    check("DynamicQuantizeBlocks", [x], outputs=3)
+    check("DynamicQuantizeBlocks", [np.zeros(shape, np.float32)], outputs=3)
+    q, scales, _ = quantised(x)
+    back = (q.reshape(*scales.shape, 32) * scales[..., None]).reshape(shape)
+    assert (np.abs(back - x).reshape(*scales.shape, 32) <= scales[..., None] * 0.5001).all()
+
+
+def test_a_number_that_is_not_one_reaches_the_result() -> None:
+    x = np.ones((1, 64), np.float32)
+    x[0, 40] = np.nan
+    q, scales, sums = quantised(x)
+    blocks, attrs = table(64, 16, 4)
+    inputs = [q, *to_panels(blocks, 4)[:2], None, scales, sums]
+    assert np.isnan(check("MatMulNBits", inputs, {**attrs, "layout": "panels"}, constants=(1, 2))[0]).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
+def test_rows_of_a_table(bits: int, offsets: bool) -> None:
+    blocks, attrs = table(96, 50, bits, offsets=offsets)
+    q, scales, added = to_panels(blocks, bits)
+    for indices in (np.array([[0, 49], [17, 16]]), np.array([3], np.int32), np.zeros((0,), np.int32)):
+        inputs = [q, indices, scales, added] if offsets else [q, indices, scales]
+        got = check("GatherBlockQuantized", inputs, {**attrs, "layout": "panels"}, constants=(0, 2, 3))[0]
+        np.testing.assert_allclose(
+            got, weights(blocks, 50, bits, attrs["zero_point"], "")[indices], rtol=1e-5, atol=1e-6
+        )
+
+
+def all_products() -> None:
+    for bits in (4, 8):
+        for m, k, n in SHAPES:
+            test_products(bits, m, k, n, offsets=True)
+        test_rows_of_a_table(bits, offsets=True)
+    test_activations_in_blocks((33, 576))
+
+
+@on_other_targets
+def test_other_targets(target: str) -> None:
+    run_on(target, all_products)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"K": 33}, "whole words"),
+        ({"bits": 5}, "whole words"),
+        ({"block_size": 48}, "whole words"),
+        ({"zero_point": 16}, "zero_point of 0 to 15"),
+        ({"N": 17}, "expected input 1 of shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
+    blocks, attrs = table(64, 16, 4)
+    q, scales, _ = to_panels(blocks, 4)
+    node = Node("MatMulNBits", ("a", "q", "s"), ("y",), {**attrs, "layout": "panels", **change}, "it")
+    specs = [Spec("float32", (1, 64)), Spec("uint8", q.shape), Spec("float16", scales.shape)]
+    with pytest.raises(ShapeError, match=words):
+        INFERS["MatMulNBits"](Inference(node, specs, [None] * 3))
