@@ -60,30 +60,31 @@ def _occurrences(text: str, wanted: str) -> Iterable[Span]:
 
 def _cut(text: str, spans: Iterable[Span], behavior: str, invert: bool) -> list[str]:
     """The text cut at its matches; what becomes of a match is the behaviour's."""
-    parts: list[tuple[str, bool]] = []
+    parts: list[tuple[int, int, bool]] = []
     at = 0
     for start, end in spans:
         if start > at:
-            parts.append((text[at:start], invert))
-        parts.append((text[start:end], not invert))
+            parts.append((at, start, invert))
+        parts.append((start, end, not invert))
         at = end
     if at < len(text):
-        parts.append((text[at:], invert))
+        parts.append((at, len(text), invert))
     if behavior == "Removed":
-        return [part for part, match in parts if not match]
+        return [text[start:end] for start, end, match in parts if not match]
     if behavior == "Isolated":
-        return [part for part, _ in parts]
+        return [text[start:end] for start, end, _ in parts]
     backwards = behavior == "MergedWithNext"
-    found: list[str] = []
+    found: list[Span] = []
     before: bool | None = None
-    for part, match in reversed(parts) if backwards else parts:
+    for start, end, match in reversed(parts) if backwards else parts:
         joins = match == before if behavior == "Contiguous" else match and not before
         if joins and found:
-            found[-1] = part + found[-1] if backwards else found[-1] + part
+            first, last = found[-1]
+            found[-1] = (start, last) if backwards else (first, end)
         else:
-            found.append(part)
+            found.append((start, end))
         before = match
-    return found[::-1] if backwards else found
+    return [text[start:end] for start, end in (found[::-1] if backwards else found)]
 
 
 def _byte_level(add_prefix_space: bool, use_regex: bool) -> Words:
