@@ -6,7 +6,6 @@ import codecs
 from collections.abc import Callable, Mapping
 
 from lite_runtime.bundle.refusal import refuse, show
-from lite_runtime.errors import MsedgeError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.language.tokenizers.components import Kind, settings
 from lite_runtime.language.tokenizers.description import SECTION, Description
@@ -48,7 +47,7 @@ def _of_bytes() -> Decoder:
 def _of_pieces(replacement: str, strip: str, byte_fallback: bool) -> Decoder:
     """SentencePiece: a sign for spaces; tokens such as <0x0A> are one byte."""
     if len(replacement) != 1:
-        raise MsedgeError(f"{SECTION}, decoder: expected one character as replacement, got {replacement[:20]!r}")
+        refuse(f"{SECTION}, decoder", "one character as replacement", show(replacement))
     sign = replacement.encode("utf-8")
 
     def adds(token: bytes, is_byte: bool, first: bool) -> bytes:

@@ -12,6 +12,7 @@ must be of a form that takes linear time, and no more memory is used than a fixe
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -47,6 +48,7 @@ added tokens; BYTE ones are `<0x00>` to `<0xFF>`; an ABSENT one is a number with
 MAX_TOKENS, MAX_TOKEN = 1 << 21, 1024
 """The most tokens, and the most bytes of one."""
 _MAGIC = b"MSTOK\x00\x00\x01"
+_BYTE_NAME = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
 _HEAD = ("model", "normalizer", "pre_tokenizer", "decoder", "template", "added", "ids", "chat_template", "counts")
 _COUNTS = ("tokens", "bytes", "scores", "merges", "charsmap")
 
@@ -224,10 +226,13 @@ def check(description: Description) -> None:
 
 
 def _check_normal(d: Description) -> None:
-    """Tokens of the model differ, and are text unless the model is one of bytes."""
+    """Tokens of the model differ, those of bytes have their names, and all are text unless the model's are bytes."""
     normal = [token for token, kind in zip(d.tokens, d.kinds, strict=True) if kind == NORMAL]
     if len(set(normal)) != len(normal):
         refuse(f"{SECTION}, tokens", "different tokens", f"{len(normal) - len(set(normal))} twice")
+    strange = [t for t, kind in zip(d.tokens, d.kinds, strict=True) if kind == BYTE and not _BYTE_NAME.fullmatch(t)]
+    if strange:
+        refuse(f"{SECTION}, tokens", "tokens of bytes as <0x00> to <0xFF>", show(repr(strange[0])))
     if b"" in normal:
         refuse(f"{SECTION}, tokens", "tokens of one byte or more", "an empty one")
     if d.model.get("units") != "bytes":
