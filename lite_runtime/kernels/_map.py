@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from lite_runtime.kernels._opcodes import LANE_GROUP
 from lite_runtime.native.simd import SHAPE
 
-__all__ = ["Operation", "block_stack", "loader", "machine", "one_by_one", "storer"]
+__all__ = ["Operation", "block_stack", "loader", "machine", "rolled", "storer"]
 
 _I64 = ir.IntType(64)
 
@@ -72,12 +72,29 @@ def _loop_identity(module: Any, group: Any, width: int) -> Any:
     return identity
 
 
-def one_by_one(module: Any) -> Any:
-    """Metadata of a loop's latch: neither vectorised nor unrolled."""
-    identity = _distinct(module)
-    off = _hint(module, "llvm.loop.vectorize.enable", ir.IntType(1)(0))
-    identity.operands = (identity, off, _hint(module, "llvm.loop.unroll.disable"))
-    return identity
+def _counted(builder: Any, count: Any, body: Any) -> Any:
+    """Emit body(i) for i below `count`, which is positive; the branch back, which takes the loop's metadata."""
+    entry = builder.block
+    loop, done = builder.append_basic_block("loop"), builder.append_basic_block("done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    i = builder.phi(_I64)
+    i.add_incoming(_I64(0), entry)
+    body(i)
+    following = builder.add(i, _I64(1), flags=("nuw", "nsw"))
+    i.add_incoming(following, builder.block)
+    latch = builder.cbranch(builder.icmp_unsigned("==", following, count), done, loop)
+    builder.position_at_end(done)
+    return latch
+
+
+def rolled(builder: Any, count: int, body: Any) -> None:
+    """Emit body(i) for i below `count` as a loop that LLVM neither vectorises nor unrolls."""
+    latch = _counted(builder, _I64(count), body)
+    identity = _distinct(builder.module)
+    off = _hint(builder.module, "llvm.loop.vectorize.enable", ir.IntType(1)(0))
+    identity.operands = (identity, off, _hint(builder.module, "llvm.loop.unroll.disable"))
+    latch.set_metadata("llvm.loop", identity)
 
 
 def _emit_loop(builder: Any, count: Any, width: int, body: Any) -> None:
@@ -88,18 +105,8 @@ def _emit_loop(builder: Any, count: Any, width: int, body: Any) -> None:
         access.set_metadata("llvm.access.group", group)
         return access
 
-    entry = builder.block
-    loop, done = builder.append_basic_block("map"), builder.append_basic_block("mapped")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    i = builder.phi(_I64)
-    i.add_incoming(_I64(0), entry)
-    body(i, in_group)
-    following = builder.add(i, _I64(1), flags=("nuw", "nsw"))
-    i.add_incoming(following, builder.block)
-    latch = builder.cbranch(builder.icmp_unsigned("==", following, count), done, loop)
+    latch = _counted(builder, count, lambda i: body(i, in_group))
     latch.set_metadata("llvm.loop", _loop_identity(builder.module, group, width))
-    builder.position_at_end(done)
 
 
 def _emit_function(context: Any, module: Any, name: str, sig: Any, call: Any, row: Operation, width: int) -> Any:

@@ -18,9 +18,11 @@ from numba import float32, int64, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lite_runtime.kernels._dot import BYTES, INTS, emit_store_narrow
-from lite_runtime.kernels._map import one_by_one
+from lite_runtime.kernels._dot import BYTES, FLOATS, INTS, at, emit_store_narrow, load_floats, load_ints
+from lite_runtime.kernels._halves import emit_halves, from_half
+from lite_runtime.kernels._map import rolled
 from lite_runtime.kernels._memory import FIRST, emit_prefetch
+from lite_runtime.kernels._results import emit_results
 from lite_runtime.kernels._vmath import across_max, across_sum, vlane0
 from lite_runtime.kernels.gemm import BLOCK, TILES, _sweep_1, _sweep_2, _sweep_4
 from lite_runtime.kernels.indexing import index_at
@@ -32,10 +34,7 @@ from lite_runtime.native.simd import (
     address,
     declare,
     device,
-    emit_load,
-    emit_mask,
     emit_splat,
-    emit_store,
     f32p,
     fault,
     first,
@@ -83,14 +82,8 @@ _PIECE = CHUNK * PANEL
 _HELD = BLOCK + max(TILES.values())
 """Addresses of rows: those of a block, and those that its last tile reads beyond them."""
 
-_F32, _I64, _I32, _I16, _I8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.IntType(8)
-_FLOATS = ir.VectorType(_F32, LANES)
-_HALVES = ir.VectorType(_I16, LANES)
+_F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _ZERO, _LEAST, _MOST = np.float32(0), np.float32(-np.inf), np.float32(np.inf)
-
-
-def _at(builder, where, kind):
-    return builder.inttoptr(where, kind.as_pointer())
 
 
 def _plus(builder, base, index, size):
@@ -99,35 +92,18 @@ def _plus(builder, base, index, size):
 
 
 def _scalar(builder, where):
-    return builder.load(_at(builder, where, _F32), align=4, typ=_F32)
+    return builder.load(at(builder, where, _F32), align=4, typ=_F32)
 
 
 def _table(builder, base, index, wide):
     """LANES scales or offsets, from element `index` of a table of float16, or of float32 where `wide` is set."""
-    found = cgutils.alloca_once(builder, _FLOATS)
+    found = cgutils.alloca_once(builder, FLOATS)
     with builder.if_else(wide, likely=False) as (floats, halves):
         with floats:
-            builder.store(emit_load(builder, _at(builder, _plus(builder, base, index, 4), _F32)), found)
+            builder.store(load_floats(builder, _plus(builder, base, index, 4)), found)
         with halves:
-            where = _at(builder, _plus(builder, base, index, 2), _HALVES)
-            bits = builder.load(where, align=2, typ=_HALVES)
-            builder.store(call(builder, "from_half", LANES, bits), found)
+            builder.store(emit_halves(builder, _plus(builder, base, index, 2)), found)
     return builder.load(found)
-
-
-def rolled(builder, count: int, body) -> None:
-    """Emit body(i) for i below `count` as a loop that stays one."""
-    before, loop, done = builder.block, builder.append_basic_block("rolled"), builder.append_basic_block("done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    i = builder.phi(_I64)
-    i.add_incoming(_I64(0), before)
-    body(i)
-    following = builder.add(i, _I64(1), flags=("nuw", "nsw"))
-    i.add_incoming(following, builder.block)
-    latch = builder.cbranch(builder.icmp_unsigned("==", following, _I64(count)), done, loop)
-    latch.set_metadata("llvm.loop", one_by_one(builder.module))
-    builder.position_at_end(done)
 
 
 # -- the register tile ------------------------------------------------------------------------------------------------
@@ -135,7 +111,7 @@ def rolled(builder, count: int, body) -> None:
 
 def _words(builder, bits, where):
     """The vectors of bytes in a vector of words at an address: one of values 0 to 255, or two of 0 to 15."""
-    words = builder.load(_at(builder, where, INTS), align=4, typ=INTS)
+    words = load_ints(builder, where)
     if bits == 8:
         return [words]
     low = ir.Constant(INTS, [0x0F0F0F0F] * LANES)
@@ -162,8 +138,8 @@ def _tile(bits: int, rows: int):
                 a, a_scales, a_sums, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual, live,
                 columns,
             ) = args  # fmt: skip
-            fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", *[_FLOATS] * 4)
-            nothing = ir.Constant(_FLOATS, [0.0] * LANES)
+            fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", *[FLOATS] * 4)
+            nothing = ir.Constant(FLOATS, [0.0] * LANES)
             vectors = PANELS * VECTORS
             totals = [[cgutils.alloca_once_value(builder, nothing) for _ in range(vectors)] for _ in range(rows)]
             units = builder.udiv(depth, _I64(UNIT))
@@ -197,8 +173,8 @@ def _tile(bits: int, rows: int):
                 weights = [_words(builder, bits, line) for line in lines]
                 for half in range(together):
                     for i in range(rows):
-                        at = _plus(builder, _plus(builder, starts[i], number, UNIT), load, 4 * together)
-                        word = builder.load(_at(builder, builder.add(at, _I64(4 * half)), _I32), align=1, typ=_I32)
+                        here = _plus(builder, _plus(builder, starts[i], number, UNIT), load, 4 * together)
+                        word = builder.load(at(builder, builder.add(here, _I64(4 * half)), _I32), align=1, typ=_I32)
                         left = builder.bitcast(emit_splat(builder, word, INTS), BYTES)
                         for j in range(vectors):
                             right = builder.bitcast(weights[j][half], BYTES)
@@ -210,11 +186,11 @@ def _tile(bits: int, rows: int):
                 """A block's integers, scaled, to the totals."""
                 factors, terms = [], []
                 for p, j in everywhere:
-                    at = builder.add(builder.add(builder.load(index), places[p]), _I64(LANES * j))
-                    factor = _table(builder, scales, at, is_wide)
+                    entry = builder.add(builder.add(builder.load(index), places[p]), _I64(LANES * j))
+                    factor = _table(builder, scales, entry, is_wide)
                     term = cgutils.alloca_once_value(builder, builder.fmul(factor, minus))
                     with builder.if_then(shifted):
-                        given = _table(builder, offsets, at, is_wide)
+                        given = _table(builder, offsets, entry, is_wide)
                         builder.store(builder.fadd(builder.load(term), given), term)
                     factors.append(factor)
                     terms.append(builder.load(term))
@@ -223,7 +199,7 @@ def _tile(bits: int, rows: int):
                     scale = emit_splat(builder, _scalar(builder, builder.add(a_scales, entry)))
                     total = emit_splat(builder, _scalar(builder, builder.add(a_sums, entry)))
                     for j in range(vectors):
-                        product = builder.fmul(builder.sitofp(builder.load(sums[i][j]), _FLOATS), scale)
+                        product = builder.fmul(builder.sitofp(builder.load(sums[i][j]), FLOATS), scale)
                         so_far = builder.call(fma, [product, factors[j], builder.load(totals[i][j])])
                         builder.store(builder.call(fma, [total, terms[j], so_far]), totals[i][j])
                 rest = builder.sub(builder.load(left_in_block), _I64(UNIT))
@@ -243,33 +219,12 @@ def _tile(bits: int, rows: int):
                     rolled(builder, loads, lambda load, number=loop.index: add(number, load))
                 settle(loop.index)
 
-            _finish(builder, totals, out, stride, bias, residual, live, columns, w)
+            emit_results(builder, totals, out, stride, bias, residual, live, columns, w)
             return context.get_dummy_value()
 
         return sig, lower
 
     return tile
-
-
-def _finish(builder, totals, out, stride, bias, residual, live, columns, mapped):
-    """Store sums plus bias and residual, whose addresses may be 0. `mapped`: an address that can be formed anyway."""
-    vectors = len(totals[0])
-    masks = [emit_mask(builder, builder.sub(columns, _I64(j * LANES))) for j in range(vectors)]
-    given = [
-        (builder.select(there, term, other), there, step)
-        for term, other, step in ((bias, mapped, _I64(0)), (residual, out, stride))
-        for there in (builder.icmp_signed("!=", term, _I64(0)),)
-    ]
-    for i, row in enumerate(totals):
-        with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
-            for j, total in enumerate(row):
-                value = builder.load(total)
-                for term, there, step in given:
-                    only = builder.select(there, masks[j], ir.Constant(masks[j].type, [0] * LANES))
-                    where = builder.add(_plus(builder, term, _I64(i), step), _I64(4 * LANES * j))
-                    value = builder.fadd(value, emit_load(builder, _at(builder, where, _F32), only))
-                where = builder.add(_plus(builder, out, _I64(i), stride), _I64(4 * LANES * j))
-                emit_store(builder, value, _at(builder, where, _F32), masks[j])
 
 
 def _driver(bits: int):
@@ -366,18 +321,12 @@ def quantize(step, bases, worker, workers):
 # -- rows of a table, and products of float32 -------------------------------------------------------------------------
 
 
-@intrinsic
-def _half(typing, bits):
-    """float32 of float16, given by its bits."""
-    return types.float32(types.int16), lambda context, builder, sig, args: call(builder, "from_half", 1, args[0])
-
-
 @device
 def _entry(table, index, wide):
     """An element of a table of float16 or float32."""
     if wide != 0:
         return f32p(table)[index]
-    return _half(i16p(table)[index])
+    return from_half(i16p(table)[index])
 
 
 def _embedder(bits: int):
@@ -443,10 +392,10 @@ def _widener(bits: int):
         """Bits `which` to `which` + bits of LANES words, as float32."""
 
         def lower(context, builder, sig, args):
-            words = builder.load(_at(builder, args[0], INTS), align=4, typ=INTS)
+            words = load_ints(builder, args[0])
             by = emit_splat(builder, builder.trunc(args[1], _I32), INTS)
             part = builder.and_(builder.lshr(words, by), ir.Constant(INTS, [2**bits - 1] * LANES))
-            return builder.uitofp(part, _FLOATS)
+            return builder.uitofp(part, FLOATS)
 
         return vec(types.int64, types.int64), lower
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import float32, int64, types
-from numba.extending import intrinsic
+from numba import float32, int64
 
+from lite_runtime.kernels._halves import from_half, load_halves, to_half
 from lite_runtime.kernels._vmath import vtanh
 from lite_runtime.kernels.attention import KEYS, PANEL, _panel, _scale_row, _weigh
-from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
     LANES,
     address,
@@ -35,7 +34,6 @@ from lite_runtime.native.simd import (
     real,
     splat,
     stack_floats,
-    vec,
     vload,
     vload_n,
     vstore,
@@ -63,28 +61,11 @@ _I16, _I64 = ir.IntType(16), ir.IntType(64)
 _HALVES = ir.VectorType(_I16, LANES)
 
 
-@intrinsic
-def _load_halves(typing, where):
-    """LANES float16 at an address, as float32."""
-
-    def lower(context, builder, sig, args):
-        bits = builder.load(builder.inttoptr(args[0], _HALVES.as_pointer()), align=2, typ=_HALVES)
-        return call(builder, "from_half", LANES, bits)
-
-    return vec(types.int64), lower
-
-
-@intrinsic
-def _to_half(typing, value):
-    """The bits of the nearest float16."""
-    return types.int16(types.float32), lambda context, builder, sig, args: call(builder, "to_half", 1, args[0])
-
-
 @device
 def _put(cache, index, value, halves):
     """Store a number as an element of a cache."""
     if halves:
-        i16p(cache)[index] = _to_half(value)
+        i16p(cache)[index] = to_half(value)
     else:
         f32p(cache)[index] = value
 
@@ -93,8 +74,16 @@ def _put(cache, index, value, halves):
 def _vector(cache, index, halves):
     """LANES elements of a cache as float32."""
     if halves:
-        return _load_halves(cache + 2 * index)
+        return load_halves(cache + 2 * index)
     return vload(f32p(cache + 4 * index))
+
+
+@device
+def _one(cache, index, halves):
+    """An element of a cache as float32."""
+    if halves:
+        return from_half(i16p(cache)[index])
+    return f32p(cache)[index]
 
 
 # -- appending --------------------------------------------------------------------------------------------------------
@@ -319,20 +308,6 @@ def _attender(halves: bool):
                             _scale_row(out + i * y_row, deep, _ONE / total if total != _ZERO else _ZERO)
 
     return attend
-
-
-@intrinsic
-def _half(typing, bits):
-    """float32 of float16, given by its bits."""
-    return types.float32(types.int16), lambda context, builder, sig, args: call(builder, "from_half", 1, args[0])
-
-
-@device
-def _one(cache, index, halves):
-    """An element of a cache as float32."""
-    if halves:
-        return _half(i16p(cache)[index])
-    return f32p(cache)[index]
 
 
 _attend16, _attend32 = _attender(True), _attender(False)

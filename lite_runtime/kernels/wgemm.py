@@ -18,9 +18,11 @@ from numba import float32, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from lite_runtime.kernels._halves import emit_halves
 from lite_runtime.kernels._map import block_stack
 from lite_runtime.kernels._math import activate
 from lite_runtime.kernels._memory import FIRST, emit_prefetch
+from lite_runtime.kernels._results import emit_results
 from lite_runtime.kernels.gemm import BLOCK, TILES, _sweep_1, _sweep_2, _sweep_3, _sweep_4
 from lite_runtime.native.codegen.operations import call
 from lite_runtime.native.simd import (
@@ -30,11 +32,7 @@ from lite_runtime.native.simd import (
     address,
     declare,
     device,
-    emit_load,
-    emit_mask,
-    emit_max,
     emit_splat,
-    emit_store,
     f32p,
     first,
     kernel,
@@ -87,7 +85,7 @@ def _emit_int8(builder, where, _):
 
 
 def _emit_float16(builder, where, _):
-    return call(builder, "from_half", LANES, _vector(builder, where, _I16, 2))
+    return emit_halves(builder, where)
 
 
 def _emit_int4(builder, where, which):
@@ -197,27 +195,7 @@ def _tile(form: _Form, rows: int, vectors: int, shifted: bool):
                         if shifted:
                             add(totals[i][j], builder.load(inputs[i]), offset)
 
-            bounds = emit_splat(builder, low), emit_splat(builder, high)
-            masks = [emit_mask(builder, builder.sub(columns, _I64(j * LANES))) for j in range(vectors)]
-            # Addresses are always mapped, even if nothing is read (see `grouped`).
-            terms = [
-                (builder.select(given, term, mapped), given, step)
-                for term, mapped, step in ((bias, panel, _I64(0)), (residual, out, stride))
-                for given in (builder.icmp_signed("!=", term, _I64(0)),)
-            ]
-            for i in range(rows):
-                with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
-                    for j in range(vectors):
-                        value = builder.load(totals[i][j])
-                        for term, given, step in terms:
-                            only = builder.select(given, masks[j], ir.Constant(masks[j].type, [0] * LANES))
-                            where = _address(builder, builder.add(term, _I64(4 * LANES * j)), _I64(i), step, 1)
-                            term_now = emit_load(builder, builder.inttoptr(where, _F32.as_pointer()), only)
-                            value = builder.fadd(value, term_now)
-                        value = emit_max(builder, bounds[0], value)
-                        value = emit_max(builder, bounds[1], value, "<")
-                        where = _address(builder, builder.add(out, _I64(4 * LANES * j)), _I64(i), stride, 1)
-                        emit_store(builder, value, builder.inttoptr(where, _F32.as_pointer()), masks[j])
+            emit_results(builder, totals, out, stride, bias, residual, live, columns, panel, (low, high))
             return context.get_dummy_value()
 
         return sig, lower

@@ -18,61 +18,49 @@ class QuantizeBlocks(Step):
     blocks: int
 
 
-@step("blocked.i4_gemm", "blocked.i8_gemm")
-class BlockGemm(Step):
-    """C = A W + bias + R; A from QuantizeBlocks."""
+class _Table(Step):
+    """Weights in blocks."""
 
-    a: In
-    a_scales: In
-    a_sums: In
     w: In
     scales: In
     offsets: In | None
-    bias: In | None
-    residual: In | None
-    c: Out
-    rows: int
     columns: int
     depth: int
-    block: int  # values that share a scale of W, a multiple of 32
+    block: int  # values that share a scale of W
     wide: int  # 1: scales and offsets of W are float32, 0: float16
     zero: float  # subtracted from values of W
 
 
-@step("blocked.i4_float", "blocked.i8_float")
-class FloatBlockGemm(Step):
-    """C = A W + bias + R; A of float32."""
+class _Product(_Table):
+    """C = A W + bias + R."""
 
     a: In
-    w: In
-    scales: In
-    offsets: In | None
     bias: In | None
     residual: In | None
     c: Out
     rows: int
-    columns: int
-    depth: int
-    block: int
-    wide: int
-    zero: float
+
+
+@step("blocked.i4_gemm", "blocked.i8_gemm")
+class BlockGemm(_Product):
+    """A from QuantizeBlocks; blocks of W are multiples of 32."""
+
+    a_scales: In
+    a_sums: In
+
+
+@step("blocked.i4_float", "blocked.i8_float")
+class FloatBlockGemm(_Product):
+    """A of float32."""
 
 
 @step("blocked.i4_embed", "blocked.i8_embed")
-class EmbedBlocks(Step):
+class EmbedBlocks(_Table):
     """Rows of a table as float32."""
 
     picks = Picks("w", "y")
 
-    w: In
     indices: In
-    scales: In
-    offsets: In | None
     y: Out
     count: int
-    columns: int  # rows of the table
-    depth: int
-    block: int
-    wide: int
-    zero: float
     width: int  # bytes of an index
