@@ -109,7 +109,10 @@ def _ordered(whole: Cut, order: Sequence[int], quick: int) -> Cut:
 
 
 def narrow_first(whole: Cut, wide: Array) -> Cut:
-    """The same dwords, those that are not `wide` before the others (`wide_dwords`)."""
+    """The same dwords, those that are not `wide` before the others (`wide_dwords`). Raises ValueError for flags of
+    another reduction."""
+    if len(wide) != len(whole.places):
+        raise ValueError(f"expected a flag for each of {len(whole.places)} dwords, got {len(wide)}")
     return _ordered(whole, np.argsort(wide, kind="stable").tolist(), int((wide == 0).sum()))
 
 

@@ -235,8 +235,8 @@ def _constant_weights(
     column)."""
     lanes, shifted, shape = b.lanes, t.shifted, _shape(b, t)
     if shape.outer:
-        source = split.source
-        wide = b.packed(t.w, f"wide {matrices}", lambda w: q.wide_dwords(arrange(q.signed(w)), source)).value
+        source, name = split.source, f"wide {matrices} {split.depth}"
+        wide = b.packed(t.w, name, lambda w: q.wide_dwords(arrange(q.signed(w)), source)).value
         assert wide is not None
         split = q.narrow_first(split, wide)
 

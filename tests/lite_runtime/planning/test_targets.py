@@ -14,6 +14,7 @@ from lite_runtime.native import build, machine, target
 from lite_runtime.ops import _qpanels as q
 from lite_runtime.ops.registry import Operand, Spec
 from lite_runtime.planning.plan import Plan, plan
+from lite_runtime.steps.reading import read
 from lite_runtime.targets import AHEAD, TARGETS, Shape, Target
 
 RNG = np.random.default_rng(17)
@@ -88,6 +89,26 @@ def test_inputs_are_flipped_to_what_the_target_multiplies(wanted: Target, dtype:
     assert (seen - terms.known_zero == stored - 3).all()
     assert (terms.flip == 0) == ((dtype == "int8") == wanted.signed)
     assert graph.nodes
+
+
+@pytest.mark.parametrize("dilations", [(1, 2), (2, 1)])
+@pytest.mark.parametrize("wanted", (*TARGETS, *AHEAD), ids=lambda t: t.name)
+def test_convolutions_that_share_weights_sum_all_products_of_each(wanted: Target, dilations: tuple[int, int]) -> None:
+    """Rows of a window lie next to one another in memory, or not: the weights are cut in another way."""
+    weights = RNG.integers(-128, 128, (6, 5, 3, 3)).astype(np.int8)
+    constants = {"w": weights, "s": scalar(0.1, "float32"), "z": scalar(0, "int8")}
+    spec = Spec("int8", (1, 12, 12, 5))
+
+    def dwords(of: tuple[int, ...]) -> list[int]:
+        operands, attrs = ("x", "s", "z", "w", "s", "z", "s", "z"), {"layout": "NHWC"}
+        nodes = tuple(Node("QLinearConv", operands, (f"y{d}",), {**attrs, "dilations": (d, d)}) for d in of)
+        results = tuple(Value(f"y{d}", "int8") for d in of)
+        graph = Graph((Value("x", "int8", spec.shape),), results, nodes, constants)
+        made = plan(graph, {"x": spec}, pack=_pack, target=wanted)
+        found = [read(r.name, made.program[r.begin : r.end]) for r in made.records if r.name == "qgemm.x8_gemm"]
+        return [one.numbers["dwords"] for one in found]
+
+    assert dwords(dilations) == [*dwords(dilations[:1]), *dwords(dilations[1:])]
 
 
 # -- the order of a product's dwords -----------------------------------------------------------------------------------
