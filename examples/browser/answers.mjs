@@ -3,6 +3,15 @@
 export const part = (id) => document.getElementById(id);
 export const percent = (share) => `${(100 * share).toFixed(0)} %`;
 
+/** An action that says in the element with this id why it failed. */
+export const attempt = (said, action) => async (...given) => {
+  try {
+    await action(...given);
+  } catch (error) {
+    part(said).textContent = error.message;
+  }
+};
+
 /** A function that shows shares, or none, in a list that it fills; teach is called with the number of a class. */
 export function answers(list, buttons, names, teach) {
   for (const [label, name] of names.entries()) {

@@ -16,8 +16,8 @@ async function start() {
   part("loading").hidden = true;
   const bytes = reader.model.memoryBytes + hearer.model.memoryBytes, took = (performance.now() - begin).toFixed(0);
   sounds.start(hearer);
-  rounds.start();
   await digits.start(reader);
+  rounds.start();
   part("status").textContent = `Ready: two networks after ${took} ms, in ${(bytes / 2 ** 20).toFixed(1)} MiB of memory.`;
 }
 

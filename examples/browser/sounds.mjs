@@ -1,7 +1,7 @@
 // Sounds: recorded by the microphone or read from a file, named, and taught.
 
 import { record } from "./digits/msedge-media.mjs";
-import { answers, part } from "./answers.mjs";
+import { answers, attempt, part } from "./answers.mjs";
 
 const KINDS = ["hum", "rising", "falling", "knocks", "hiss"]; // of sounds.py
 const LESSONS = 8; // steps for one sound that is taught
@@ -21,11 +21,10 @@ async function listen() {
     const sound = await record({ seconds: SECONDS, onLevel: (level) => { part("level").value = level; } });
     await hear(sound);
     part("microphone-said").textContent = `${sound.samples.length} samples at ${sound.rate} a second`;
-  } catch (error) {
-    part("microphone-said").textContent = error.message;
+  } finally {
+    part("level").value = 0;
+    part("record").disabled = false;
   }
-  part("level").value = 0;
-  part("record").disabled = false;
 }
 
 /** A sample as the browser decodes it. */
@@ -43,13 +42,20 @@ async function teach(kind) {
   await network.keep();
 }
 
+async function forget() {
+  await network.forget();
+  show(heard && network.shares(heard));
+}
+
 /** Makes this part of the page ready. */
 export function start(loaded) {
+  const said = (action) => attempt("microphone-said", action);
   network = loaded;
-  show = answers(part("sound-scores"), part("sound-teach"), KINDS, teach);
+  show = answers(part("sound-scores"), part("sound-teach"), KINDS, said(teach));
   show(null);
   part("sample").append(...KINDS.map((name) => new Option(name, name)));
-  part("sample").addEventListener("change", sample);
-  part("record").addEventListener("click", listen);
-  part("record").disabled = false;
+  part("sample").addEventListener("change", said(sample));
+  part("record").addEventListener("click", said(listen));
+  part("forget-sounds").addEventListener("click", said(forget));
+  for (const name of ["record", "forget-sounds"]) part(name).disabled = false;
 }

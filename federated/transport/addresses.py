@@ -10,7 +10,7 @@ __all__ = ["host_and_port", "is_here"]
 def host_and_port(address: str) -> tuple[str, int] | None:
     """The parts of HOST:PORT; None for anything else. An address of IPv6 may have brackets."""
     host, mark, port = address.rpartition(":")
-    if mark and "/" not in address and port.isdigit() and int(port) < 1 << 16:
+    if mark and "/" not in address and port.isascii() and port.isdigit() and len(port) < 6 and int(port) < 1 << 16:
         return host.strip("[]"), int(port)
     return None
 

@@ -3,7 +3,7 @@
 // PCG64: O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random Number
 // Generation", 2014 (XSL-RR 128/64). Its state comes from NumPy's SeedSequence, and shuffles are NumPy's.
 
-import { sha256 } from "./federated-messages.mjs";
+import { digest as sha256 } from "./msedge-files.mjs";
 
 const MASK = (1n << 128n) - 1n, LOW = (1n << 64n) - 1n;
 const MULTIPLIER = 0x2360ed051fc65da44385df649fccf645n;

@@ -1,7 +1,7 @@
 // The bytes of a federation: messages (federated/messages/packed.py) and parameters in them (federated/codec).
 
 import { MsedgeError } from "./msedge-errors.mjs";
-import { sha256 as digestOf } from "./msedge-files.mjs";
+import { digest as sha256 } from "./msedge-files.mjs";
 import { ARRAYS, half } from "./msedge-flat.mjs";
 
 const MAGIC = "MSF1", FRONT = 48, ALIGN = 16, MOST_HEAD = 1 << 22;
@@ -81,11 +81,6 @@ function padded(bytes, fill) {
 
 function bytesOf(array) {
   return new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
-}
-
-/** A SHA-256 as bytes. */
-export async function sha256(bytes) {
-  return Uint8Array.from((await digestOf(bytes)).match(/../g), (digits) => Number.parseInt(digits, 16));
 }
 
 // -- parameters -------------------------------------------------------------------------------------------------------

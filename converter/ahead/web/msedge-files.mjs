@@ -54,13 +54,16 @@ export function within(folder, name) {
   return NODE ? path : new URL(path, globalThis.document?.baseURI ?? globalThis.location?.href);
 }
 
-/** A SHA-256 in hexadecimal digits. */
-export async function sha256(bytes) {
+/** A SHA-256 as bytes. */
+export async function digest(bytes) {
   if (!globalThis.crypto?.subtle) {
     throw new MsedgeError("digests cannot be checked in an insecure context; serve the page by https or from localhost");
   }
-  return hex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)));
+  return new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
 }
+
+/** A SHA-256 in hexadecimal digits. */
+export const sha256 = async (bytes) => hex(await digest(bytes));
 
 /** Bytes as hexadecimal digits. */
 export function hex(bytes) {

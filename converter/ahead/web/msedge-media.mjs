@@ -66,8 +66,10 @@ export async function record({ seconds = 1, onLevel = () => {}, signal } = {}) {
     throw new MsedgeError(`microphone: expected up to ${LONGEST} seconds, got ${String(seconds)}`);
   }
   signal?.throwIfAborted();
-  const stream = await opened("microphone", { audio: RAW }), context = new AudioContext();
+  const stream = await opened("microphone", { audio: RAW });
+  let context, aborted;
   try {
+    context = new AudioContext();
     signal?.throwIfAborted();
     await context.audioWorklet.addModule(import.meta.url);
     await context.resume();
@@ -77,16 +79,21 @@ export async function record({ seconds = 1, onLevel = () => {}, signal } = {}) {
     const samples = await new Promise((resolve, reject) => {
       node.port.onmessage = ({ data }) => (typeof data === "number" ? onLevel(data) : resolve(data));
       node.onprocessorerror = () => reject(new MsedgeError("microphone: the recorder failed; try again"));
+      const over = () => reject(new MsedgeError("microphone: it ended before the recording did; connect it again"));
       for (const track of stream.getTracks()) {
-        track.onended = () => reject(new MsedgeError("microphone: it ended before the recording did; connect it again"));
+        track.onended = over;
+        if (track.readyState === "ended") over(); // while the recorder was made
       }
-      signal?.addEventListener("abort", () => reject(signal.reason), { once: true });
+      aborted = () => reject(signal.reason);
+      signal?.addEventListener("abort", aborted);
+      if (signal?.aborted) aborted();
       context.createMediaStreamSource(stream).connect(node);
     });
     return { samples, rate };
   } finally {
+    signal?.removeEventListener("abort", aborted);
     ended(stream);
-    await context.close();
+    await context?.close();
   }
 }
 
