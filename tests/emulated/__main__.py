@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -37,10 +36,12 @@ def main() -> int:
     args = parser.parse_args()
     wanted = [systems.named(name) for name in getattr(args, "systems", None) or [getattr(args, "system", "")] if name]
     for system in wanted or systems.SYSTEMS:
-        if (problem := systems.missing(system)) and shutil.which("mmdebstrap") is None:
-            print(problem, file=sys.stderr)
-            return 1
-        systems.prepare(system)
+        if problem := systems.lacking(system):
+            print(f"{system.name}: {problem}", file=sys.stderr)
+            if wanted:
+                return 1
+        else:
+            systems.prepare(system)
     if args.command == "prepare":
         return 0
     if args.command == "lists":

@@ -76,14 +76,20 @@ def emulator(system: System) -> Path:
     return folder(system).parent / "emulators" / system.emulator
 
 
-def missing(system: System) -> str:
-    """What keeps a system from being used here; "" if nothing does."""
+def lacking(system: System) -> str:
+    """The program that must be installed before a system can be prepared, or used; "" if there is none."""
     if not system.debian:
         return wine.missing()
-    if folder(system).is_dir() and emulator(system).is_file():
-        return ""
-    install = "" if shutil.which("mmdebstrap") else "apt-get install mmdebstrap; "
-    return f"{system.name} is not prepared: {install}python -m tests.emulated prepare"
+    there = folder(system).is_dir() and emulator(system).is_file()
+    return "" if there or shutil.which("mmdebstrap") else "mmdebstrap is not installed: apt-get install mmdebstrap"
+
+
+def missing(system: System) -> str:
+    """What keeps a system from being used here; "" if nothing does."""
+    if problem := lacking(system):
+        return problem
+    there = folder(system).is_dir() and (not system.debian or emulator(system).is_file())
+    return "" if there else f"{system.name} is not prepared: python -m tests.emulated prepare"
 
 
 def prepare(system: System) -> None:
