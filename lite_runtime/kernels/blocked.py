@@ -55,6 +55,8 @@ from lite_runtime.native.simd import (
     vrint,
     vstore,
 )
+from lite_runtime.operators.language import ACTIVATIONS as UNIT
+from lite_runtime.operators.language import PANEL
 from lite_runtime.steps.blocked import BlockGemm, EmbedBlocks, FloatBlockGemm, QuantizeBlocks
 from lite_runtime.steps.declaration import named
 
@@ -63,12 +65,8 @@ WIDE = named(FloatBlockGemm)
 EMBED = named(EmbedBlocks)
 QUANTIZE = named(QuantizeBlocks)
 
-PANEL = 16
-"""Columns of a panel."""
 VECTORS = PANEL // LANES
 """Vectors of a panel."""
-UNIT = 32
-"""Values of a block of activations."""
 PANELS = 2 if LANES == 16 else 1
 """Panels of a tile."""
 MANY = 6 if LANES == 16 else 3 if SHAPE.vectors == 32 else 2

@@ -39,13 +39,13 @@ from lite_runtime.native.simd import (
     vstore,
     vstore_n,
 )
+from lite_runtime.operators.language import PAGE
 from lite_runtime.steps.declaration import named
 from lite_runtime.steps.paged import Append, Attend
 
 APPEND = named(Append)
 ATTEND = named(Attend)
 
-PAGE = 16
 ROWS = 24
 """Rows of a sequence that are computed together."""
 GROUP = 16

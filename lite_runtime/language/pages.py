@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lite_runtime.errors import MsedgeError
-from lite_runtime.reference.paged import PAGE
+from lite_runtime.operators.language import PAGE
 
 __all__ = ["PAGE", "OutOfPages", "Pages", "needed"]
 

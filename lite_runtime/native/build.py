@@ -274,14 +274,19 @@ def kept() -> dict[str, str]:
         return {}
     own = {family for file in _natives(target) for family in file.families}
     return {
-        family: "wheel" if family in own else "cache" if os.path.exists(_path(family, target)) else ""
+        family: "wheel" if family in own else "cache" if _compiled(family, target) else ""
         for family in families()
     }
 
 
+def _compiled(family: str, target: Target) -> bool:
+    """Whether the cache has code of a family that this machine can run: no library is made where it would run, which
+    would take a linker that few machines have."""
+    return not target.library and os.path.exists(_path(family, target))
+
+
 def available() -> bool:
-    """Whether native code can run here: this machine has a target, and its kernels exist or can be compiled. No library
-    is made where it would run: that takes a linker, which few machines have."""
+    """Whether native code can run here: this machine has a target, and its kernels exist or can be compiled."""
     target = host()
     if target is None or _natives(target):
         return target is not None
@@ -341,6 +346,8 @@ def image(family: str) -> Image:
         if target is None:
             raise BuildError("this machine is no target of the native kernels; use backend='reference'")
         native = next((file for file in _natives(target) if family in file.families), None)
+        if native is None and target.library:
+            raise BuildError(f"the library of {target.name} has no kernels of {family}: {remedy()}")
         _images[family] = native.image(family) if native else _cached(family, target)
     return _images[family]
 
@@ -390,13 +397,15 @@ def prepare(
     portable: bool = False,
 ) -> list[str]:
     """Compile the families (default: all) that are not compiled yet; returns their names. target: any; by default this
-    machine's. `progress` is called now and then with the number of finished families and of all; an exception that it
-    raises ends the compilers. Without it, a line is written to stderr when compiling begins and when it ends. nice: how
-    far the compilers' priority is lowered. portable: only their bitcode, for `objects.py`.
+    machine's, if it runs what is compiled and no library. `progress` is called now and then with the number of finished
+    families and of all; an exception that it raises ends the compilers. Without it, a line is written to stderr when
+    compiling begins and when it ends. nice: how far the compilers' priority is lowered. portable: only their bitcode,
+    for `objects.py`.
     """
-    target = target or host()
     if target is None:
-        return []
+        target = host()
+        if target is None or target.library:
+            return []
     paths = {
         family: _portable_path(family, target.shape_of(family)) if portable else _path(family, target)
         for family in (families() if wanted is None else wanted)

@@ -56,8 +56,8 @@ def _said() -> str:
 
 def features() -> frozenset[str]:
     """What this processor and its system offer, as far as `target.py` asks for it."""
-    processor, _, system = triple().partition("-")
-    ask = _ASKED.get(f"{processor}-{system}") or _ASKED.get(processor)
+    here = triple()
+    ask = _ASKED.get(here) or _ASKED.get(here.partition("-")[0])
     return frozenset(ask()) if ask else frozenset()
 
 

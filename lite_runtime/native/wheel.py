@@ -90,12 +90,19 @@ def expanded(names: Sequence[str]) -> list[Target]:
     """The targets with these names, among which a system's stands for all of its own. Raises MsedgeError for others."""
     found: dict[str, Target] = {}
     for name in names:
-        found |= {t.name: t for t in TARGETS if _system(t) == name} if name in SYSTEMS else {name: named(name)}
+        own = SYSTEMS.get(name)
+        found |= {t.name: t for t in TARGETS if t.triple == own[0]} if own else {name: named(name)}
     return list(found.values())
 
 
 def _system(target: Target) -> str:
-    return next(name for name, (triple, _) in SYSTEMS.items() if triple == target.triple)
+    """The name of a target's system. Raises MsedgeError for a target of which no wheel is made."""
+    found = next((name for name, (triple, _) in SYSTEMS.items() if triple == target.triple), None)
+    if found is None:
+        raise MsedgeError(
+            f"{target.name}: expected a target of {', '.join(SYSTEMS)}; no wheel is made for {target.triple}"
+        )
+    return found
 
 
 def platforms(names: Sequence[str]) -> str:
@@ -103,9 +110,7 @@ def platforms(names: Sequence[str]) -> str:
     systems or processors, as a device installs one wheel."""
     systems = sorted({_system(target) for target in expanded(names)})
     if len(systems) != 1:
-        raise MsedgeError(
-            f"expected targets of one system and processor in a wheel, got those of {', '.join(systems)}"
-        )
+        raise MsedgeError(f"expected targets of one system and processor in a wheel, got those of {', '.join(systems)}")
     return SYSTEMS[systems[0]][1]
 
 

@@ -9,7 +9,14 @@ from functools import partial
 
 from lite_runtime.operators.record import Operator
 
-__all__ = ["RECORDS"]
+__all__ = ["ACTIVATIONS", "PAGE", "PANEL", "RECORDS"]
+
+PAGE = 16
+"""Positions of a page of the caches."""
+PANEL = 16
+"""Outputs of a panel of weights: one vector of the widest processors, a whole number of vectors of all others."""
+ACTIVATIONS = 32
+"""Neighbours that share a scale in DynamicQuantizeBlocks."""
 
 _op = partial(Operator, domain="msedge")
 _BLOCKED = "K:i! N:i! bits:i! block_size:i! layout:s(|panels) zero_point:i"

@@ -6,9 +6,9 @@ from typing import Any
 
 from lite_runtime import steps
 from lite_runtime.graph import itemsize
+from lite_runtime.operators.language import ACTIVATIONS, PANEL
 from lite_runtime.ops._checks import INDEX_TYPES, one_of
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
-from lite_runtime.reference.blocked import ACTIVATIONS, PANEL
 
 __all__: list[str] = []
 

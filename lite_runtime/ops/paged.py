@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from lite_runtime import steps
+from lite_runtime.operators.language import PAGE
 from lite_runtime.ops._checks import one_of
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
-from lite_runtime.reference.paged import PAGE
 
 __all__: list[str] = []
 

@@ -13,6 +13,7 @@ from typing import Any
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Node, Spec
 from lite_runtime.operators import OPERATORS, Trait
+from lite_runtime.operators.language import PAGE
 from lite_runtime.steps.declaration import Step
 from lite_runtime.steps.operand import Operand
 
@@ -117,6 +118,12 @@ def _attention(n: _Counted) -> int:
     return 2 * (keys[-2] if len(keys) > 1 else 1) * (n.spec(0).size + n.made.size)
 
 
+def _paged_attention(n: _Counted) -> int:
+    """As many keys for each row as a sequence's pages hold, since how many there are is data."""
+    table = n.spec(7).shape
+    return 2 * PAGE * (table[-1] if table else 0) * (n.spec(0).size + n.made.size)
+
+
 def _window(n: _Counted) -> int:
     return n.made.size * int(prod(n.attr("kernel_shape", ())))
 
@@ -145,7 +152,7 @@ _FAMILIES: tuple[tuple[str, _Count], ...] = (
     ("ConvWeightGrad", _weight_gradient),
     ("LSTMGrad GRUGrad", _recurrent_gradient),
     ("Attention", _attention),
-    ("PagedAttention", lambda n: 4 * n.made.size * n.spec(7).size * 16),
+    ("PagedAttention", _paged_attention),
     ("MaxPool AveragePool LpPool QLinearAveragePool MaxRoiPool", _window),
     ("MaxPoolGrad AveragePoolGrad", lambda n: 2 * n.spec(1).size * int(prod(n.attr("kernel_shape", ())))),
     ("BatchNormalizationGrad LayerNormalizationGrad", lambda n: 9 * n.spec(1).size),

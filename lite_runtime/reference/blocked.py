@@ -17,15 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from lite_runtime.graph import Array
+from lite_runtime.operators.language import ACTIVATIONS, PANEL
 from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import require
 
-__all__ = ["ACTIVATIONS", "PANEL", "Blocks", "from_panels", "to_panels", "weights"]
-
-PANEL = 16
-"""Outputs of a panel: one vector of the widest processors, a whole number of vectors of all others."""
-ACTIVATIONS = 32
-"""Neighbours that share a scale in DynamicQuantizeBlocks."""
+__all__ = ["Blocks", "from_panels", "to_panels", "weights"]
 
 
 class Blocks(NamedTuple):

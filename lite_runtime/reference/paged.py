@@ -6,13 +6,11 @@ import numpy as np
 
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array
+from lite_runtime.operators.language import PAGE
 from lite_runtime.reference.normalize import softmax
 from lite_runtime.reference.registry import define
 
-__all__ = ["PAGE"]
-
-PAGE = 16
-"""Positions of a page."""
+__all__: list[str] = []
 
 
 def _rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:

@@ -134,6 +134,10 @@ class Model:
                 raise InputError(f"arrays: this signature has no inputs {', '.join(sorted(unknown))}")
             held = {v.name: arrays[v.name] if v.name in arrays else _zeros(v, shapes.get(v.name)) for v in graph.inputs}
             given = check_inputs(graph, held)
+            if copied := [name for name, array in arrays.items() if given[name] is not array]:
+                raise InputError(
+                    f"arrays: expected aligned arrays of the machine's byte order, got others for {', '.join(copied)}"
+                )
             if signature not in self._uses:
                 return Binding(given, self._executor(signature))
             from lite_runtime.learning.state import StateBinding

@@ -20,7 +20,7 @@ from converter.frontends.decoders.graph import Activations, Graph
 from converter.frontends.decoders.tensors import Tensors
 from converter.frontends.decoders.weights import Matrix
 from converter.ir import build
-from lite_runtime.reference.paged import PAGE
+from lite_runtime.operators.language import PAGE
 
 __all__ = ["to_ir"]
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from converter.frontends.decoders.weights import Blocked, Dense, Matrix, finite
 from converter.ir import build
 from lite_runtime.graph import OPSET, Array
-from lite_runtime.reference.blocked import ACTIVATIONS
+from lite_runtime.operators.language import ACTIVATIONS
 
 __all__ = ["Activations", "Graph"]
 

@@ -16,7 +16,7 @@ from converter.frontends.decoders.tensors import Tensors
 from converter.frontends.decoders.weights import Matrix
 from converter.frontends.loaded import Loaded
 from lite_runtime.language.tokenizers import SECTION, Description, pack
-from lite_runtime.reference.paged import PAGE
+from lite_runtime.operators.language import PAGE
 
 __all__ = ["KEY", "LanguageModel", "Rounding", "Settings", "loaded"]
 
