@@ -1,6 +1,5 @@
 // Pictures as tensors, uint8 [height, width, channels], and their steps: the same numbers from the same pixels as the
-// gateway's (edge/gateway/processing/images.py), with one exception: Pillow's filters go along columns first for some
-// sizes, and these always along rows, so that bytes may differ by 1 (bilinear) or a few.
+// gateway's (edge/gateway/processing/images.py).
 
 import { article } from "./msedge-errors.mjs";
 import { fail, saturated } from "./msedge-steps.mjs";

@@ -213,9 +213,11 @@ def _resized(array: Array, high: int, wide: int, method: str, antialias: bool) -
         return array
     if antialias or method == "nearest":
         pillow = _pillow()
-        plain = np.ascontiguousarray(array[..., 0] if array.shape[2] == 1 else array)
-        made = np.asarray(pillow.fromarray(plain).resize((wide, high), pillow.Resampling[method.upper()]))
-        return made.reshape(high, wide, array.shape[2])
+        how = pillow.Resampling[method.upper()]
+        image = pillow.fromarray(np.ascontiguousarray(array[..., 0] if array.shape[2] == 1 else array))
+        # Rows, then columns: Pillow 13 goes along columns first for some sizes, and rounds other bytes in between.
+        made = image.resize((wide, array.shape[0]), how).resize((wide, high), how)
+        return np.asarray(made).reshape(high, wide, array.shape[2])
     weigh = _WEIGHTS[method]
     real: Array = _along(_along(array, 0, high, weigh), 1, wide, weigh)
     return np.asarray(np.rint(real).clip(0, 255), np.uint8)
