@@ -101,15 +101,23 @@ def test_ctrl_c_stops_an_answer_and_keeps_it(endless: Path, tmp_path: Path) -> N
     assert lines(done.stdout)[-1]["statistics"]["reused"] > len("<|im_start|>user\nHi") - 10
 
 
+CONTROLLED = """
+import fcntl, runpy, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+runpy.run_module("edge.cli", None, "__main__")
+"""
+
+
 class Terminal:
     """A chat in a terminal."""
 
     def __init__(self, *arguments: str | Path) -> None:
         self.ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "edge.cli", "chat", *arguments]
+        # The program itself makes the terminal the one that Ctrl-C comes from: forking to do so is refused beside JAX.
+        command = [sys.executable, "-c", CONTROLLED, "chat", *map(str, arguments)]
         self.process = subprocess.Popen(
             command, env={**ENVIRONMENT, "TERM": "dumb"}, stdin=theirs, stdout=theirs, stderr=theirs,
-            start_new_session=True, preexec_fn=_controlled,
+            start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
         self.seen = b""
@@ -147,14 +155,6 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self.ours)
-
-
-def _controlled() -> None:
-    """Make the terminal the one that Ctrl-C comes from."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_a_conversation_in_a_terminal(model: Path, tmp_path: Path) -> None:

@@ -33,6 +33,14 @@ def table(b: Builder, dtype: type) -> str:
     return b.const(np.zeros(256), dtype)
 
 
+BLOCKS = {"K": 64, "N": 5, "bits": 4, "block_size": 32, "zero_point": 8}
+
+
+def blocks(b: Builder) -> tuple[str, str]:
+    """Integers and scales of a matrix of 5 outputs and a depth of 64."""
+    return b.const(np.ones((5, 2, 16)), np.uint8), b.const(np.ones((5, 2)), np.float16)
+
+
 CASES = {
     "QLinearConv": lambda b: b(
         "QLinearConv", *image(b), *weights(b, 6, 2, 3, 3), *scalars(b), domain=OURS, group=2, strides=[2, 1]
@@ -133,6 +141,17 @@ CASES = {
     "GRUGrad": lambda b: b(
         "GRUGrad", b.input("x", [5, 2, 3]), b.weight(1, 6, 3), b.weight(1, 6, 2), b.weight(5, 1, 2, 2),
         b.weight(1, 12), "", b.weight(1, 2, 2), b.input("dy", [5, 1, 2, 2]), outputs=5, domain=OURS,
+    ),
+    "DynamicQuantizeBlocks": lambda b: b("DynamicQuantizeBlocks", b.input("x", [3, 64]), outputs=3, domain=OURS),
+    "MatMulNBits": lambda b: b("MatMulNBits", b.input("x", [3, 64]), *blocks(b), domain=OURS, **BLOCKS),
+    "GatherBlockQuantized": lambda b: b(
+        "GatherBlockQuantized", blocks(b)[0], b.const(np.array([[0, 4]]), np.int32), blocks(b)[1], domain=OURS, **BLOCKS
+    ),
+    "PagedAttention": lambda b: b(
+        "PagedAttention", *(b.input(name, [3, width]) for name, width in (("q", 32), ("k", 16), ("v", 24))),
+        b.input("keys", [2, 2, 8, 16], np.float16), b.input("values", [2, 2, 16, 12], np.float16),
+        b.const(np.array([0, 3]), np.int32), b.const(np.array([0]), np.int32), b.const(np.array([[1]]), np.int32),
+        outputs=3, domain=OURS, num_heads=4, kv_num_heads=2,
     ),
     "Unpack4": lambda b: b("Unpack4", b.const(np.arange(6), np.uint8), domain=OURS, shape=[3, 4], signed=1),
 }
