@@ -48,6 +48,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write browser.md there")
     args = parser.parse_args()
+    for folder in (args.docs, args.json and args.json.parent):
+        if folder and not folder.is_dir():
+            parser.error(f"{folder}: expected a folder to write to; create it first")
     try:
         with Chromium(args.chromium) as browser:
             version, rows = browser.version, list(_measured(args, browser))
