@@ -211,8 +211,8 @@ def _quantized_blocks(node: ir.Node) -> list[Known]:
 
 
 def _block_product(node: ir.Node) -> list[Known]:
-    shape = dims(operand(node, 0))
-    return [(_FLOAT, None if shape is None else (*shape[:-1], attr(node, "N", None)))]
+    shape, columns = dims(operand(node, 0)), attr(node, "K" if attr(node, "transposed", 0) else "N", None)
+    return [(_FLOAT, None if shape is None else (*shape[:-1], columns))]
 
 
 def _block_rows(node: ir.Node) -> list[Known]:

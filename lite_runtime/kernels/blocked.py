@@ -124,17 +124,17 @@ def _tile(bits: int, rows: int):
 
     @intrinsic
     def tile(
-        typing, a, a_scales, a_sums, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual, live,
-        columns,
+        typing, a, a_scales, a_sums, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual,
+        live, columns,
     ):  # fmt: skip
-        """Addresses of the first row and of the first panel; stride: bytes between rows of out and residual. `live`
-        rows and `columns` columns are stored; other rows repeat the last live one."""
-        sig = types.void(*[types.int64] * 9, types.float32, *[types.int64] * 6)
+        """Addresses of the first row and of the first panel; pitch: bytes between rows of a; stride: between those of
+        out and residual. `live` rows and `columns` columns are stored; other rows repeat the last live one."""
+        sig = types.void(*[types.int64] * 10, types.float32, *[types.int64] * 6)
 
         def lower(context, builder, sig, args):
             (
-                a, a_scales, a_sums, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual, live,
-                columns,
+                a, a_scales, a_sums, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual,
+                live, columns,
             ) = args  # fmt: skip
             fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", *[FLOATS] * 4)
             nothing = ir.Constant(FLOATS, [0.0] * LANES)
@@ -143,8 +143,8 @@ def _tile(bits: int, rows: int):
             units = builder.udiv(depth, _I64(UNIT))
             last = builder.sub(live, _I64(1))
             numbers = [builder.select(builder.icmp_signed("<", _I64(i), last), _I64(i), last) for i in range(rows)]
-            starts = [_plus(builder, a, i, depth) for i in numbers]
-            tables = [builder.mul(builder.mul(i, units), _I64(4)) for i in numbers]
+            starts = [_plus(builder, a, i, pitch) for i in numbers]
+            tables = [builder.mul(builder.mul(i, builder.udiv(pitch, _I64(UNIT))), _I64(4)) for i in numbers]
             # A second panel that has no columns is the first one again.
             second = builder.icmp_signed(">", columns, _I64(PANEL))
             apart = [builder.select(second, builder.mul(depth, _I64(PANEL * bits // 8)), _I64(0))]
@@ -225,8 +225,33 @@ def _tile(bits: int, rows: int):
     return tile
 
 
-def _driver(bits: int):
+def sweeper(bits: int):
+    """sweep(...): all rows with PANELS panels of weights."""
     one, some, many = _tile(bits, 1), _tile(bits, SOME), _tile(bits, MANY)
+
+    @device
+    def sweep(
+        a, a_scales, a_sums, rows, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual, live
+    ):  # fmt: skip
+        units, m = pitch // UNIT, 0
+        while m < rows:
+            x, xs, xt = a + m * pitch, a_scales + 4 * m * units, a_sums + 4 * m * units
+            y, more, here = out + m * stride, residual + m * stride if residual != 0 else 0, rows - m
+            if here > SOME:
+                many(x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live)
+                m += MANY
+            elif here > 1:
+                some(x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live)
+                m += SOME
+            else:
+                one(x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live)
+                m += 1
+
+    return sweep
+
+
+def _driver(bits: int):
+    sweep = sweeper(bits)
 
     @device
     def drive(step, bases, worker, workers):
@@ -237,7 +262,7 @@ def _driver(bits: int):
         block, wide, zero = num(step, GEMM.block), num(step, GEMM.wide), real(step, GEMM.zero)
         width = PANELS * PANEL
         groups = (columns + width - 1) // width
-        each, units, stride = 4 if wide != 0 else 2, depth // UNIT, 4 * columns
+        each, stride = 4 if wide != 0 else 2, 4 * columns
         for group in range(groups * worker // workers, groups * (worker + 1) // workers):
             column = group * width
             live = min(width, columns - column)
@@ -245,20 +270,11 @@ def _driver(bits: int):
             place = column * (depth // block) * each
             factors, terms = scales + place, offsets + place if offsets != 0 else 0
             shift = bias + 4 * column if bias != 0 else 0
-            m = 0
-            while m < rows:
-                x, xs, xt = a + m * depth, a_scales + 4 * m * units, a_sums + 4 * m * units
-                y, more = c + m * stride + 4 * column, residual + m * stride + 4 * column if residual != 0 else 0
-                here = rows - m
-                if here > SOME:
-                    many(x, xs, xt, depth, panel, factors, terms, block, wide, zero, y, stride, shift, more, here, live)
-                    m += MANY
-                elif here > 1:
-                    some(x, xs, xt, depth, panel, factors, terms, block, wide, zero, y, stride, shift, more, here, live)
-                    m += SOME
-                else:
-                    one(x, xs, xt, depth, panel, factors, terms, block, wide, zero, y, stride, shift, more, here, live)
-                    m += 1
+            more = residual + 4 * column if residual != 0 else 0
+            sweep(
+                a, a_scales, a_sums, rows, depth, depth, panel, factors, terms, block, wide, zero, c + 4 * column,
+                stride, shift, more, live,
+            )  # fmt: skip
 
     return drive
 
@@ -381,6 +397,16 @@ def i8_embed(step, bases, worker, workers):
     _embed8(step, bases, worker, workers)
 
 
+@intrinsic
+def entries(typing, table, index, wide):
+    """LANES scales or offsets as float32, from element `index` of a table."""
+
+    def lower(context, builder, sig, args):
+        return _table(builder, args[0], args[1], builder.icmp_signed("!=", args[2], _I64(0)))
+
+    return vec(types.int64, types.int64, types.int64), lower
+
+
 def _widener(bits: int):
     """widen(panel, begin, end, block, wide, zero, scales, offsets, to): depths [begin, end) of a panel as float32."""
     run = 32 // bits
@@ -396,13 +422,6 @@ def _widener(bits: int):
             return builder.uitofp(part, FLOATS)
 
         return vec(types.int64, types.int64), lower
-
-    @intrinsic
-    def entries(typing, table, index, wide):
-        def lower(context, builder, sig, args):
-            return _table(builder, args[0], args[1], builder.icmp_signed("!=", args[2], _I64(0)))
-
-        return vec(types.int64, types.int64, types.int64), lower
 
     @device
     def widen(panel, begin, end, block, wide, zero, scales, offsets, to):

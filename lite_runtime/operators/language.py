@@ -24,7 +24,7 @@ _BLOCKED = "K:i! N:i! bits:i! block_size:i! layout:s(|panels) zero_point:i"
 RECORDS: tuple[Operator, ...] = (
     _op("DynamicQuantizeBlocks", outputs=(3, 3), attrs="block_size:i", reference="blocked"),
     _op("GatherBlockQuantized", inputs=(3, 4), attrs=_BLOCKED, reference="blocked"),
-    _op("MatMulNBits", inputs=(3, 8), attrs=_BLOCKED, reference="blocked"),
+    _op("MatMulNBits", inputs=(3, 8), attrs=f"{_BLOCKED} transposed:i", reference="blocked"),
     _op(
         "PagedAttention",
         inputs=(8, 10),

@@ -61,10 +61,14 @@ def _infer_embed(n: Inference) -> list[Spec]:
 @infer("MatMulNBits")
 def _infer_product(n: Inference) -> list[Spec]:
     columns, depth = _check_table(n, 1, 2, 3)
+    if n.attr("transposed", 0):
+        columns, depth = depth, columns
     a = one_of(n, 0, ("float32", "int8"))
     if not a.shape or a.shape[-1] != depth:
         raise n.error(f"expected rows of {depth}, got shape {list(a.shape)}")
     if a.dtype == "int8":
+        if depth % ACTIVATIONS:
+            raise n.error(f"expected int8 in blocks of {ACTIVATIONS}, got rows of {depth}")
         for i in (4, 5):
             _expect(n, i, ("float32",), (*a.shape[:-1], depth // ACTIVATIONS))
     elif n.has(4) or n.has(5):
@@ -137,14 +141,19 @@ def _bind_product(b: Binder) -> None:
         "residual": residual,
         "c": c,
     }
-    rows = a.size // table["depth"]
+    transposed, bits = bool(b.attr("transposed", 0)), b.attr("bits")
+    shared["rows"] = a.size // table["columns" if transposed else "depth"]
+    if table["block"] % (PANEL if transposed else ACTIVATIONS if a.dtype == "int8" else 1):
+        raise NoKernel(f"blocks of {table['block']} in such products")
+    family = "blockgrad" if transposed else "blocked"
+    if transposed:
+        if bias is not None:
+            raise NoKernel("a bias in transposed products")
+        del shared["bias"]
     if a.dtype == "int8":
         assert a_scales is not None and a_sums is not None
-        if table["block"] % ACTIVATIONS:
-            raise NoKernel(f"blocks of {table['block']} with products of integers")
-        b.emit(
-            steps.BlockGemm(a_scales=a_scales, a_sums=a_sums, rows=rows, **shared, **table),
-            kernel=f"blocked.i{b.attr('bits')}_gemm",
-        )
-        return
-    b.emit(steps.FloatBlockGemm(rows=rows, **shared, **table), kernel=f"blocked.i{b.attr('bits')}_float")
+        made = steps.ByteBlockGrad if transposed else steps.BlockGemm
+        b.emit(made(a_scales=a_scales, a_sums=a_sums, **shared, **table), kernel=f"{family}.i{bits}_gemm")
+    else:
+        wide = steps.FloatBlockGrad if transposed else steps.FloatBlockGemm
+        b.emit(wide(**shared, **table), kernel=f"{family}.i{bits}_float")

@@ -86,6 +86,11 @@ def weights(blocks: Blocks, n: int, bits: int, zero_point: int, layout: str) -> 
     return wide.reshape(n, -1)
 
 
+def _widened(q: Array, scales: Array) -> Array:
+    """The float32 array that integers and the scales of their blocks represent."""
+    return (q.reshape(*scales.shape, -1) * scales[..., None]).reshape(q.shape).astype(np.float32)
+
+
 @define("DynamicQuantizeBlocks")
 def _quantize_blocks(x: Array, /, block_size: int = ACTIVATIONS) -> tuple[Array, Array, Array]:
     """x in blocks of `block_size` neighbours: integers of -127 to 127, rounded half to even; the scale of each block,
@@ -119,14 +124,22 @@ def _matmul_n_bits(
     block_size: int,
     zero_point: int = 0,
     layout: str = "",
+    transposed: int = 0,
 ) -> Array:
-    """A @ W.T + bias + residual. A is float32, or DynamicQuantizeBlocks' three results; W as above, (N, K)."""
-    require(a.shape[-1] == K, f"expected a last size of {K}, got shape {a.shape}")
+    """A @ W.T + bias + residual, transposed: A @ W + bias + residual. A is float32, or DynamicQuantizeBlocks' three
+    results; W as above, (N, K). Transposed with int8, blocks of A lie across those of W: W is rounded once more, to
+    blocks of 8 bits along N."""
+    depth = N if transposed else K
+    require(a.shape[-1] == depth, f"expected a last size of {depth}, got shape {a.shape}")
     wide = weights(Blocks(q, scales, offsets), N, bits, zero_point, layout)
+    if transposed:
+        wide = np.ascontiguousarray(wide.T)
     if a.dtype == np.int8:
         require(a_scales is not None and a_sums is not None, "expected scales and sums with int8")
         assert a_scales is not None
-        a = (a.reshape(*a_scales.shape, -1) * a_scales[..., None]).reshape(a.shape)
+        a = _widened(a, a_scales)
+        if transposed:
+            wide = _widened(*_quantize_blocks(wide)[:2])
     y = a.astype(np.float32) @ wide.T
     for term in (bias, residual):
         if term is not None:

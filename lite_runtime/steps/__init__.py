@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from lite_runtime.steps.blocked import EmbedBlocks as EmbedBlocks
     from lite_runtime.steps.blocked import FloatBlockGemm as FloatBlockGemm
     from lite_runtime.steps.blocked import QuantizeBlocks as QuantizeBlocks
+    from lite_runtime.steps.blockgrad import ByteBlockGrad as ByteBlockGrad
+    from lite_runtime.steps.blockgrad import FloatBlockGrad as FloatBlockGrad
     from lite_runtime.steps.boxes import GatherBoxes as GatherBoxes
     from lite_runtime.steps.boxes import Suppress as Suppress
     from lite_runtime.steps.control import Begin as Begin
@@ -127,6 +129,7 @@ _FAMILIES = {
     "attention": "F32Attention PackKeys PadRows",
     "batchnorm": "Apply GradApply GradSettle GradSums Moments Settle",
     "blocked": "BlockGemm EmbedBlocks FloatBlockGemm QuantizeBlocks",
+    "blockgrad": "ByteBlockGrad FloatBlockGrad",
     "boxes": "GatherBoxes Suppress",
     "control": "Begin Copy GoTo Refuse Turn",
     "copy": "Extent Segments Swap Trilu Weave",

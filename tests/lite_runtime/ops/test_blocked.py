@@ -66,6 +66,32 @@ def test_products(bits: int, m: int, k: int, n: int, offsets: bool) -> None:
             check("MatMulNBits", plain, attrs, constants=(1, 2, 3), atol=2e-6 * size, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 32, 1), (3, 48, 33), (7, 96, 64), (61, 160, 544), (130, 32, 1056)])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
+def test_transposed_products(bits: int, m: int, k: int, n: int, offsets: bool) -> None:
+    rng = np.random.default_rng(m)
+    for block in (16, k):
+        for dtype in ("float16", "float32"):
+            blocks, attrs = table(k, n, bits, block=block, offsets=offsets, dtype=dtype)
+            x = rng.normal(size=(m, n)).astype(np.float32)
+            panels, attrs = [*to_panels(blocks, bits)], {**attrs, "layout": "panels", "transposed": 1}
+            matrix = weights(blocks, n, bits, attrs["zero_point"], "")
+            size = float(np.abs(matrix).max()) * n
+            residual = rng.normal(size=(m, k)).astype(np.float32)
+            for last in (None, residual):
+                plain = [x, *panels, None, None, None, last]
+                (got,) = check("MatMulNBits", plain, attrs, constants=(1, 2, 3), atol=2e-6 * size, rtol=1e-4)
+                added = 0 if last is None else last
+                np.testing.assert_allclose(got, x @ matrix + added, atol=1e-5 * size)
+                if n % 32 == 0:
+                    q, scales, sums = quantised(x)
+                    both: list[Array | None] = [q, *panels, scales, sums, None, last]
+                    (got,) = check("MatMulNBits", both, attrs, constants=(1, 2, 3), atol=2e-4 * np.sqrt(n) * size / n)
+                    error = np.abs(got - x @ matrix - added).max()
+                    assert error < 0.02 * np.abs(matrix).max() * np.sqrt(n) * 4
+
+
 def test_blocks_of_16_with_float32() -> None:
     blocks, attrs = table(96, 40, 8, block=16)
     x = np.random.default_rng(0).normal(size=(5, 96)).astype(np.float32)
@@ -111,6 +137,8 @@ def all_products() -> None:
     for bits in (4, 8):
         for m, k, n in SHAPES:
             test_products(bits, m, k, n, offsets=True)
+        test_transposed_products(bits, 7, 96, 64, offsets=True)
+        test_transposed_products(bits, 3, 48, 33, offsets=True)
         test_rows_of_a_table(bits, offsets=True)
     test_activations_in_blocks((33, 576))
 
