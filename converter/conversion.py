@@ -43,7 +43,7 @@ from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import Array, Graph, StateUse, dtype_name
 
 if TYPE_CHECKING:
-    from converter.training import Training
+    from converter.training import Prepared, Training
 
 __all__ = ["FORMATS", "Conversion", "Format", "convert", "multiply_adds"]
 
@@ -105,10 +105,11 @@ def convert(
     start = time.perf_counter()
     arithmetic = _integers(integers, to, options, trainable)
     own = {"activations": activations, "context": context}
-    loaded = frontends.load(source, examples, integers=arithmetic, language=language.settings(options, own))
+    wanted = _training(trainable)
+    loaded = frontends.load(source, examples, integers=arithmetic, language=language.settings(options, own, wanted))
     given = {"to": to != "mslite", "calibration": calibration, "accuracy": accuracy, "input_shapes": input_shapes,
-             "trainable": trainable, "processing": processing, "state": state}  # fmt: skip
-    language.check(loaded, options, own, given)
+             "processing": processing, "state": state}  # fmt: skip
+    language.check(loaded, options, own, given, wanted)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
@@ -117,10 +118,14 @@ def convert(
         _need_storable(models, widening=to != "onnx" or options.mode not in ("none", "fp16"), report=report)
     samples: Samples | None = None
     learning = _Learning(uses=variables.uses, state=variables.initial)
-    if trainable is not None:
+    if loaded.trained is not None:
+        assert wanted is not None
+        learning = _learn_adapters(upgraded(loaded.trained), wanted, report)
+        models = {**models, **learning.models}
+    elif wanted is not None:
         _need_bundle(to, accuracy, options)
         _need_no_variables(learning.state)
-        learning = _learn(_only(models, options, "a trainable bundle"), trainable, options, calibration, report)
+        learning = _learn(_only(models, options, "a trainable bundle"), wanted, options, calibration, report)
         models = learning.models
     elif not loaded.language:
         for model in models.values():
@@ -248,18 +253,36 @@ def _need_bundle(to: Format, accuracy: Accuracy | None, options: Options) -> Non
         raise TrainingError(f"io: a trainable bundle has float32 inputs and outputs, got io={options.io!r}; omit it")
 
 
-def _learn(
-    model: ir.Model, trainable: Training | str | Sequence[str], options: Options, calibration: Any, report: Report
-) -> _Learning:
+def _training(trainable: Training | str | Sequence[str] | None) -> Training | None:
+    from converter import training
+
+    return trainable if trainable is None or isinstance(trainable, training.Training) else training.Training(trainable)
+
+
+def _learn_adapters(model: ir.Model, wanted: Training, report: Report) -> _Learning:
+    """Build the signatures that train the adapters of a language model; others serve."""
+    from converter import training
+
+    prepared = training.prepare(model, training.of_adapters(wanted))
+    report.passes += optimize(model, PREPARE)
+    return _signed(prepared, wanted, report)
+
+
+def _learn(model: ir.Model, wanted: Training, options: Options, calibration: Any, report: Report) -> _Learning:
     """Prepare the model, quantise its frozen part, and build the signatures."""
     from converter import training
     from converter.training.backbone import quantize_backbone
 
-    wanted = trainable if isinstance(trainable, training.Training) else training.Training(trainable)
     prepared = training.prepare(model, wanted)
     report.passes += optimize(model, PREPARE)
     if options.mode not in ("none", "fp16"):
         report.passes += quantize_backbone(prepared, options, calibration, report)
+    return _signed(prepared, wanted, report)
+
+
+def _signed(prepared: Prepared, wanted: Training, report: Report) -> _Learning:
+    from converter import training
+
     signed = training.sign(prepared)
     report.training = training.describe(signed, prepared)
     said = training.step_settings(wanted)

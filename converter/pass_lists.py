@@ -15,6 +15,7 @@ from converter.ir import build, shapes, spec
 from converter.ir.upgrade import ahead, upgrade
 from converter.passes import (
     bound_boxes,
+    byte_activations,
     channels_last,
     cleanup,
     contrib,
@@ -116,6 +117,7 @@ STATIC: tuple[Pass, ...] = (
 between a convolution and its activation (person detection: 27.9 dB; 33 dB without them)."""
 
 SHAPE: tuple[Pass, ...] = (
+    Pass("activations of 8 bits", byte_activations.run),
     Pass("integer products as contractions", qlinear_to_qdq.run),
     Pass("fuse heads", fuse_heads.run),
     Pass("drop heads' leftovers", cleanup.unused),

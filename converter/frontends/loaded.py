@@ -38,6 +38,8 @@ class Loaded:
     variables: Variables = field(default_factory=Variables)
     sections: Mapping[str, bytes] = field(default_factory=dict)
     """Further sections of the bundle, by name."""
+    trained: ir.Model | None = None
+    """Of a language model with adapters, the graph that learns."""
     language: Mapping[str, Any] = field(default_factory=dict)
     """Of a language model, whose graph needs no optimising and is not quantised further: facts for the report."""
 

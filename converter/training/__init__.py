@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from converter.training.options import LOSSES, OPTIMIZERS, SIGNATURES, Lora, Training
-from converter.training.signatures import Prepared, Signed, describe, prepare, sign, step_settings
+from converter.training.signatures import Prepared, Signed, describe, of_adapters, prepare, sign, step_settings
 
 __all__ = [
     "LOSSES",
@@ -18,6 +18,7 @@ __all__ = [
     "Signed",
     "Training",
     "describe",
+    "of_adapters",
     "prepare",
     "sign",
     "step_settings",

@@ -14,7 +14,7 @@ State is an input of the graph under its own name; its new value is an output na
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -35,7 +35,10 @@ from converter.training.optimizers import update
 from converter.training.options import Optimizer, Signature, Training
 from lite_runtime.graph import Array, StateUse
 
-__all__ = ["Prepared", "Signed", "describe", "prepare", "sign", "step_settings"]
+__all__ = ["Prepared", "Signed", "describe", "of_adapters", "prepare", "sign", "step_settings"]
+
+ADAPTERS = ("*.lora_a", "*.lora_b")
+"""Globs of the parameters of low-rank adapters."""
 
 
 @dataclass
@@ -88,6 +91,13 @@ def _statistics(node: ir.Node) -> dict[str, ir.Value]:
             "update them; use batch_norm='frozen'"
         )
     return {v.name or "": v for v in found}
+
+
+def of_adapters(training: Training) -> Training:
+    """What trains a graph whose adapters are initialisers already (`frontends.decoders.learning`): the signatures but
+    `predict`, which another graph has."""
+    signatures = tuple(signature for signature in training.signatures if signature != "predict")
+    return replace(training, trainable=ADAPTERS, adapters=None, signatures=signatures)
 
 
 def sign(prepared: Prepared) -> Signed:

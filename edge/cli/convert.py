@@ -147,8 +147,8 @@ def _lora(text: str) -> Lora:
 
     rank, _, glob = text.partition(":")
     if not rank.isdecimal():
-        raise typer.BadParameter(f"expected RANK or RANK:GLOB, such as 4:'*attn*', got {text!r}", param_hint="--lora")
-    return Lora(int(rank), targets=(glob or "*",))
+        raise typer.BadParameter(f"expected RANK or RANK:GLOB,GLOB, such as 4:'*attn*', got {text!r}", param_hint="--lora")
+    return Lora(int(rank), targets=tuple((glob or "*").split(",")))
 
 
 def _write_fitting(path: Path, bundle: bytes, declared: Mapping[str, Any]) -> None:

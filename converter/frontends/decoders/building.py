@@ -8,6 +8,11 @@
              key_cache.i (blocks, kv heads, head size, 16), value_cache.i (blocks, kv heads, 16, head size) float16,
              for each layer i: changed in place
     output   logits float32 (wanted, vocabulary)
+
+and with adapters, two more inputs:
+
+             adapters float32 (slots, size): the numbers of one adapter in each row (`adapters.Adapters`)
+             adapter_rows int32 (rows): the row of `adapters` that each token uses, -1 for none
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from converter.frontends.decoders.adapters import Adapters
 from converter.frontends.decoders.decoder import Decoder, Rope
 from converter.frontends.decoders.graph import Activations, Graph
 from converter.frontends.decoders.tensors import Tensors
@@ -22,30 +28,31 @@ from converter.frontends.decoders.weights import Matrix
 from converter.ir import build
 from lite_runtime.operators.language import PAGE
 
-__all__ = ["to_ir"]
+__all__ = ["Building", "to_ir"]
 
 
-def to_ir(model: Decoder, tensors: Tensors, activations: Activations = "int8") -> ir.Model:
-    """The model's graph. Raises ConvertError for tensors that are missing, left over, or of another shape."""
-    return _Building(model, tensors, Graph(model.architecture, activations)).whole()
+def to_ir(
+    model: Decoder, tensors: Tensors, activations: Activations = "int8", adapters: Adapters | None = None
+) -> ir.Model:
+    """The model's graph; `adapters`: with these. Raises ConvertError for tensors that are missing, left over, or of
+    another shape."""
+    return Building(model, tensors, Graph(model.architecture, activations)).whole(adapters)
 
 
-class _Building:
+class Building:
+    """The graph that serves; `learning` overrides what differs in the one that learns."""
+
     def __init__(self, model: Decoder, tensors: Tensors, graph: Graph) -> None:
         self.model, self.tensors, self.g = model, tensors, graph
         self.sequences: list[ir.Value] = []
+        self.adapters: list[ir.Value] = []
+        self.wanted: ir.Value | None = None
         self.tables: dict[Rope, list[ir.Value]] = {}
 
-    def whole(self) -> ir.Model:
+    def whole(self, adapters: Adapters | None) -> ir.Model:
         """From token numbers to logits."""
-        g, model, int32 = self.g, self.model, ir.DataType.INT32
-        ids = g.input("input_ids", int32, ["rows"])
-        self.sequences = [
-            g.input("cumulative_sequence_length", int32, ["ends"]),
-            g.input("past_seqlens", int32, ["sequences"]),
-            g.input("block_table", int32, ["sequences", "pages"]),
-        ]
-        wanted = g.input("logits_rows", int32, ["wanted"])
+        g, model = self.g, self.model
+        ids = self._tokens(adapters)
         embedding = self.tensors.matrix("embedding", 0, model.vocabulary, model.width)
         h = g.rows_of(embedding, ids, "embedding")
         if model.embedding_scale != 1:
@@ -53,12 +60,38 @@ class _Building:
         for i in range(model.layers):
             h = self._attention(i, h)
             h = self._feed_forward(i, h)
-        h = self._norm("norm", 0, g.op("Gather", [h, wanted], "rows", axis=0), "norm")
+        h = self._norm("norm", 0, self._wanted(h), "norm")
         tied = not self.tensors.has("logits")
         matrix = embedding if tied else self.tensors.matrix("logits", 0, model.vocabulary, model.width)
         y = self._capped(h, matrix) if model.logit_softcap else g.product(h, matrix, "logits")
         self.tensors.check_all_used()
-        return g.finish(y, ["wanted", model.vocabulary])
+        if adapters is not None and self.adapters:
+            self.adapters[0].shape = ir.Shape(["slots", adapters.size])
+        return self._finished(y)
+
+    def _tokens(self, adapters: Adapters | None) -> ir.Value:
+        """The graph's inputs; the new tokens among them."""
+        g, int32 = self.g, ir.DataType.INT32
+        ids = g.input("input_ids", int32, ["rows"])
+        self.sequences = [
+            g.input("cumulative_sequence_length", int32, ["ends"]),
+            g.input("past_seqlens", int32, ["sequences"]),
+            g.input("block_table", int32, ["sequences", "pages"]),
+        ]
+        self.wanted = g.input("logits_rows", int32, ["wanted"])
+        if adapters is not None:
+            numbers = g.input("adapters", ir.DataType.FLOAT, ["slots", "size"])
+            self.adapters = [numbers, g.input("adapter_rows", int32, ["rows"])]
+            g.adapt(adapters, self.adapters)
+        return ids
+
+    def _wanted(self, h: ir.Value) -> ir.Value:
+        """The rows whose logits are computed."""
+        assert self.wanted is not None
+        return self.g.op("Gather", [h, self.wanted], "rows", axis=0)
+
+    def _finished(self, y: ir.Value) -> ir.Model:
+        return self.g.finish(y, ["wanted", self.model.vocabulary])
 
     def _capped(self, h: ir.Value, matrix: Matrix) -> ir.Value:
         """Logits within a bound, by tanh."""
@@ -67,10 +100,16 @@ class _Building:
         return g.op("Mul", [g.op("Tanh", [y], "logits.bounded"), cap], "logits")
 
     def _attention(self, i: int, h: ir.Value) -> ir.Value:
-        g, model, size, name = self.g, self.model, self.model.head_size, f"layer.{i}"
-        x = self._norm("attention_norm", i, h, f"{name}.attention_norm")
+        model = self.model
+        x = self._norm("attention_norm", i, h, f"layer.{i}.attention_norm")
         parts = [self._heads(i, x, "query", model.heads), self._heads(i, x, "key", model.kv_heads),
                  self._heads(i, x, "value", model.kv_heads)]  # fmt: skip
+        y = self._attended(i, parts)
+        return self._added(i, y, "result", model.heads * model.head_size, "attention_post_norm", h)
+
+    def _attended(self, i: int, parts: list[ir.Value]) -> ir.Value:
+        """Values weighted by queries and keys, in the rows of `parts`."""
+        g, model, size = self.g, self.model, self.model.head_size
         half = ir.DataType.FLOAT16
         caches = [
             g.input(f"key_cache.{i}", half, ["blocks", model.kv_heads, size, PAGE]),
@@ -78,12 +117,11 @@ class _Building:
         ]
         rope = model.ropes[i]
         angles = [] if rope is None else self._angles(rope)
-        y = g.op(
-            "PagedAttention", [*parts, *caches, *self.sequences, *angles], f"{name}.attention", domain=build.DOMAIN,
+        return g.op(
+            "PagedAttention", [*parts, *caches, *self.sequences, *angles], f"layer.{i}.attention", domain=build.DOMAIN,
             num_heads=model.heads, kv_num_heads=model.kv_heads, scale=model.scale, softcap=model.softcap,
             local_window_size=model.windows[i] or -1, rotary_interleaved=int(model.interleaved),
         )  # fmt: skip
-        return self._added(i, y, "result", model.heads * size, "attention_post_norm", h)
 
     def _heads(self, i: int, x: ir.Value, role: str, heads: int) -> ir.Value:
         """Queries, keys or values of all heads, side by side."""

@@ -8,12 +8,13 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
+from converter.frontends.decoders.adapters import Adapters
 from converter.frontends.decoders.weights import Blocked, Dense, Matrix, finite
 from converter.ir import build
 from lite_runtime.graph import OPSET, Array
 from lite_runtime.operators.language import ACTIVATIONS
 
-__all__ = ["Activations", "Graph"]
+__all__ = ["Activations", "Graph", "block_format", "trimmed"]
 
 Activations = Literal["int8", "float32"]
 """What products with weights in blocks read: blocks of 8-bit integers made of the activations, or these as floats."""
@@ -29,7 +30,9 @@ class Graph:
     def __init__(self, name: str, activations: Activations) -> None:
         imports = {"": OPSET, build.DOMAIN: build.DOMAIN_VERSION}
         self.graph = ir.Graph([], [], nodes=[], name=name, opset_imports=imports)
-        self._activations = activations
+        self.activations = activations
+        self._adapters: Adapters | None = None
+        self._rows: list[ir.Value] = []
         self._constants: dict[object, ir.Value] = {}
         self._quantized: dict[ir.Value, Sequence[ir.Value]] = {}
 
@@ -73,6 +76,11 @@ class Graph:
         self.graph.outputs.append(output)
         return ir.Model(self.graph, ir_version=_IR_VERSION)
 
+    def adapt(self, adapters: Adapters, inputs: list[ir.Value]) -> None:
+        """From now on, chosen products of layers add what the adapters of their rows give; see LoraMatMul for its last
+        two inputs."""
+        self._adapters, self._rows = adapters, inputs
+
     # -- with weights ------------------------------------------------------------------------------------------------
 
     def norm(self, x: ir.Value, weights: Array, epsilon: float, name: str) -> ir.Value:
@@ -85,24 +93,39 @@ class Graph:
         if isinstance(matrix, Dense):
             return self.op("Gather", [self._dense(matrix), ids], name, axis=0)
         q, *rest = self._blocks(matrix)
-        return self.op("GatherBlockQuantized", [q, ids, *rest], name, domain=build.DOMAIN, **_format(matrix))
+        return self.op("GatherBlockQuantized", [q, ids, *rest], name, domain=build.DOMAIN, **block_format(matrix))
 
     def product(
         self, x: ir.Value, matrix: Matrix, name: str, bias: Array | None = None, residual: ir.Value | None = None
     ) -> ir.Value:
-        """x times the transposed matrix, plus bias, plus residual."""
+        """x times the transposed matrix, plus bias, plus residual; where there are adapters, plus theirs."""
         added = None if bias is None else self.constant(f"{name}.bias", bias)
+        (n, k), place = matrix.shape, None
+        if self._adapters is not None and name.startswith("layer."):
+            place = self._adapters.place(name, k, n)
+        if self._adapters is None or place is None:
+            return self._base(x, matrix, name, added, residual)
+        base = self._base(x, matrix, f"{name}.base", added, residual)
+        return self._with_adapter(x, base, name, {"K": k, "N": n, "rank": self._adapters.lora.rank, "offset": place})
+
+    def _with_adapter(self, x: ir.Value, base: ir.Value, name: str, sizes: dict[str, int]) -> ir.Value:
+        """base plus what the adapter of a product adds."""
+        return self.op("LoraMatMul", [x, base, *self._rows], name, domain=build.DOMAIN, **sizes)
+
+    def _base(
+        self, x: ir.Value, matrix: Matrix, name: str, added: ir.Value | None, residual: ir.Value | None
+    ) -> ir.Value:
         if isinstance(matrix, Dense):
-            inputs = _trimmed([x, self._dense(matrix), added, residual])
+            inputs = trimmed([x, self._dense(matrix), added, residual])
             return self.op("MatMul", inputs, name, domain=build.DOMAIN, transB=1)
         a = self._activations_of(x, matrix)
-        inputs = _trimmed([a[0], *self._blocks(matrix), *a[1:], added, residual])
-        return self.op("MatMulNBits", inputs, name, domain=build.DOMAIN, **_format(matrix))
+        inputs = trimmed([a[0], *self._blocks(matrix), *a[1:], added, residual])
+        return self.op("MatMulNBits", inputs, name, domain=build.DOMAIN, **block_format(matrix))
 
     def _activations_of(self, x: ir.Value, matrix: Blocked) -> Sequence[ir.Value | None]:
         """What the product with this matrix reads: x, or three results of quantising it, once for all its readers.
         Blocks of weights must consist of whole blocks of activations."""
-        if self._activations == "float32" or matrix.block % ACTIVATIONS:
+        if self.activations == "float32" or matrix.block % ACTIVATIONS:
             return [x, None, None]
         if x not in self._quantized:
             names = [f"{x.name}.{part}" for part in ("int8", "scales", "sums")]
@@ -124,12 +147,14 @@ class Graph:
         return [q, scales, None if offsets is None else self._lazy(f"{name}.offsets", table, (n, blocks), offsets)]
 
 
-def _format(matrix: Blocked) -> dict[str, int]:
+def block_format(matrix: Blocked) -> dict[str, int]:
+    """The attributes of operators that read a matrix in blocks."""
     n, k = matrix.shape
     return {"K": k, "N": n, "bits": matrix.bits, "block_size": matrix.block, "zero_point": matrix.zero_point}
 
 
-def _trimmed(inputs: list[ir.Value | None]) -> list[ir.Value | None]:
+def trimmed(inputs: list[ir.Value | None]) -> list[ir.Value | None]:
+    """Inputs of an operator without those at the end that are left out."""
     while inputs[-1] is None:
         inputs.pop()
     return inputs

@@ -89,3 +89,17 @@ def _einsum(n: At) -> Gradients:
         lone = [k for k, c in enumerate(letters) if c not in there]
         found.append(part.unsqueeze(*lone).expand_like(n.input(i)) if lone else part)
     return found
+
+
+@rule("MatMulNBits")
+def _matmul_n_bits(n: At) -> Gradients:
+    """dA = g W, or g W^T of the transposed product; weights are constants, and what activations lose when they are
+    rounded is taken for constant too."""
+    given = ("K", "N", "bits", "block_size", "zero_point", "accuracy_level")
+    attrs = {name: n.attr(name, None) for name in given if n.attr(name, None) is not None}
+    transposed, bias = 1 - n.attr("transposed", 0), n.has(6) and n.wants(6)
+    tables = [n.input(i) if n.has(i) else None for i in (1, 2, 3)]
+    shape = (*n.g.shape[:-1], attrs["K" if transposed else "N"])
+    da = n.g.op("MatMulNBits", *tables, domain=build.DOMAIN, transposed=transposed, shape=shape, **attrs)
+    found: list[Term | None] = [da, *[None] * 5, n.g.reduce_to(n.input(6)) if bias else None, n.g]
+    return found[: len(n.inputs)]
