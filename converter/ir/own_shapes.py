@@ -215,6 +215,10 @@ def _block_product(node: ir.Node) -> list[Known]:
     return [(_FLOAT, None if shape is None else (*shape[:-1], columns))]
 
 
+def _adapted(node: ir.Node) -> list[Known]:
+    return [(_FLOAT, dims(operand(node, 1)))]
+
+
 def _block_rows(node: ir.Node) -> list[Known]:
     shape = dims(operand(node, 1))
     return [(_FLOAT, None if shape is None else (*shape, attr(node, "K", None)))]
@@ -318,6 +322,7 @@ RULES: Mapping[str, Rule] = {
     "DynamicQuantizeLinear": _dynamic_quantize,
     "DynamicQuantizeBlocks": _quantized_blocks,
     "MatMulNBits": _block_product,
+    "LoraMatMul": _adapted,
     "GatherBlockQuantized": _block_rows,
     "PagedAttention": _attended,
     "Unpack4": _unpack,

@@ -1,6 +1,6 @@
-"""Operators of language models: products with weights in blocks, and attention over caches in pages.
+"""Operators of language models: products with weights in blocks, adapters, and attention over caches in pages.
 
-They are named after ONNX Runtime's operators with the same purpose; ARCHITECTURE.md says what differs.
+Most are named after ONNX Runtime's operators with the same purpose; ARCHITECTURE.md says what differs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from functools import partial
 
 from lite_runtime.operators.record import Operator
 
-__all__ = ["ACTIVATIONS", "PAGE", "PANEL", "RECORDS"]
+__all__ = ["ACTIVATIONS", "PAGE", "PANEL", "RANK", "RECORDS"]
 
 PAGE = 16
 """Positions of a page of the caches."""
@@ -18,12 +18,16 @@ PANEL = 16
 ACTIVATIONS = 32
 """Neighbours that share a scale in DynamicQuantizeBlocks."""
 
+RANK = 64
+"""The highest rank of an adapter for which there is a kernel."""
+
 _op = partial(Operator, domain="msedge")
 _BLOCKED = "K:i! N:i! bits:i! block_size:i! layout:s(|panels) zero_point:i"
 
 RECORDS: tuple[Operator, ...] = (
     _op("DynamicQuantizeBlocks", outputs=(3, 3), attrs="block_size:i", reference="blocked"),
     _op("GatherBlockQuantized", inputs=(3, 4), attrs=_BLOCKED, reference="blocked"),
+    _op("LoraMatMul", inputs=(4, 4), attrs="K:i! N:i! offset:i! rank:i!", reference="lora"),
     _op("MatMulNBits", inputs=(3, 8), attrs=f"{_BLOCKED} transposed:i", reference="blocked"),
     _op(
         "PagedAttention",

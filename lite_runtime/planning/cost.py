@@ -99,6 +99,11 @@ def _product(n: _Counted) -> int:
     return 2 * n.made.size * (shape[-2] if n.attr("transA", 0) and len(shape) > 1 else shape[-1])
 
 
+def _adapter(n: _Counted) -> int:
+    """Rows times A (K, rank), then times B (rank, N)."""
+    return 2 * int(n.attr("rank", 0)) * (n.spec(0).size + n.made.size)
+
+
 def _einsum(n: _Counted) -> int:
     """Every combination of the labels, multiplied and added; broadcast axes ("...") are those of the result."""
     terms = str(n.attr("equation", "")).replace(" ", "").replace("...", "").split("->")[0].split(",")
@@ -148,6 +153,7 @@ _FAMILIES: tuple[tuple[str, _Count], ...] = (
     ("ConvTranspose", _transposed_convolution(1)),
     ("QLinearConvTranspose", _transposed_convolution(3)),
     ("MatMul MatMulInteger Gemm GroupedMatMul MatMulNBits NarrowMatMul QLinearMatMul", _product),
+    ("LoraMatMul", _adapter),
     ("Einsum", _einsum),
     ("ConvWeightGrad", _weight_gradient),
     ("LSTMGrad GRUGrad", _recurrent_gradient),
@@ -205,6 +211,7 @@ _RATES: Mapping[str, _Rate] = {
     "grouped": _Rate(30, 60),  # a single row is limited by loading its matrix
     "layernorm": _Rate(40, 40),
     "lookup": _Rate(100, 28),
+    "lora": _Rate(60, 40),
     "normalize": _Rate(50, 60),
     "outer": _Rate(200, 90),
     "outer.f32_depthwise": _Rate(50, 90),

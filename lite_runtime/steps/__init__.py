@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from lite_runtime.steps.layernorm import LayerNormGrad as LayerNormGrad
     from lite_runtime.steps.lookup import Interpolated as Interpolated
     from lite_runtime.steps.lookup import Lookup as Lookup
+    from lite_runtime.steps.lora import Adapt as Adapt
     from lite_runtime.steps.normalize import LocalResponse as LocalResponse
     from lite_runtime.steps.normalize import LpNormalize as LpNormalize
     from lite_runtime.steps.normalize import Softmax as Softmax
@@ -140,6 +141,7 @@ _FAMILIES = {
     "indexing": "Accumulate Gather GatherElements GatherND OneHot Pair ScatterElements ScatterND",
     "layernorm": "LayerNormGrad",
     "lookup": "Interpolated Lookup",
+    "lora": "Adapt",
     "normalize": "LocalResponse LpNormalize Softmax Standardize",
     "order": "Arg TopK",
     "outer": "Outer Unpack",

@@ -147,6 +147,10 @@ CASES = {
     "GatherBlockQuantized": lambda b: b(
         "GatherBlockQuantized", blocks(b)[0], b.const(np.array([[0, 4]]), np.int32), blocks(b)[1], domain=OURS, **BLOCKS
     ),
+    "LoraMatMul": lambda b: b(
+        "LoraMatMul", b.input("x", [3, 32]), b.input("base", [3, 16]), b.input("adapters", [2, 100]),
+        b.const(np.array([-1, 1, 0]), np.int32), domain=OURS, K=32, N=16, rank=2, offset=4,
+    ),
     "PagedAttention": lambda b: b(
         "PagedAttention", *(b.input(name, [3, width]) for name, width in (("q", 32), ("k", 16), ("v", 24))),
         b.input("keys", [2, 2, 8, 16], np.float16), b.input("values", [2, 2, 16, 12], np.float16),
