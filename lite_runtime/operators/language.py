@@ -28,7 +28,7 @@ RECORDS: tuple[Operator, ...] = (
     _op("DynamicQuantizeBlocks", outputs=(3, 3), attrs="block_size:i", reference="blocked"),
     _op("GatherBlockQuantized", inputs=(3, 4), attrs=_BLOCKED, reference="blocked"),
     _op("LoraMatMul", inputs=(4, 4), attrs="K:i! N:i! offset:i! rank:i!", reference="lora"),
-    _op("MatMulNBits", inputs=(3, 8), attrs=f"{_BLOCKED} transposed:i", reference="blocked"),
+    _op("MatMulNBits", inputs=(3, 8), attrs=f"{_BLOCKED} accuracy_level:i transposed:i", reference="blocked"),
     _op(
         "PagedAttention",
         inputs=(8, 10),

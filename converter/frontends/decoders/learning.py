@@ -65,6 +65,7 @@ class _Learning(Building):
         super().__init__(model, tensors, graph)
         self._turns: dict[Rope, list[ir.Value]] = {}
         self._masks: dict[int, ir.Value] = {}
+        self._grids: dict[int, ir.Value] = {}
 
     def _tokens(self, adapters: Adapters | None) -> ir.Value:
         g = self.g
@@ -73,29 +74,29 @@ class _Learning(Building):
         ids = g.input("input_ids", ir.DataType.INT32, ["batch", "length"])
         self._sizes = g.op("Shape", [ids], "sizes")
         self._length = g.op("Shape", [ids], "sizes.length", start=1)
-        self._grid = g.op("Concat", [self._sizes, self._ints([-1])], "sizes.rows", axis=0)
-        return g.op("Reshape", [ids, self._ints([-1])], "tokens")
+        return _shaped(g.op("Reshape", [ids, self._ints([-1])], "tokens"), ids.dtype, ["rows"])
 
     def _wanted(self, h: ir.Value) -> ir.Value:
         return h
 
     def _finished(self, y: ir.Value) -> ir.Model:
-        whole = self.g.op("Reshape", [y, self._grid], "logits.rows")
+        whole = self.g.op("Reshape", [y, self._grid(self.model.vocabulary)], "logits.rows")
         return self.g.finish(whole, ["batch", "length", self.model.vocabulary])
 
     def _attended(self, i: int, parts: list[ir.Value]) -> ir.Value:
         g, model, rope, name = self.g, self.model, self.model.ropes[i], f"layer.{i}"
-        roles = ("query", "key", "value")
-        q, k, v = (g.op("Reshape", [part, self._grid], f"{name}.{role}.rows")
-                   for part, role in zip(parts, roles, strict=True))  # fmt: skip
+        roles = {"query": model.heads, "key": model.kv_heads, "value": model.kv_heads}
+        q, k, v = (g.op("Reshape", [part, self._grid(heads * model.head_size)], f"{name}.{role}.rows")
+                   for part, (role, heads) in zip(parts, roles.items(), strict=True))  # fmt: skip
         if rope is not None:
             q, k = (self._turned(x, rope, heads) for x, heads in ((q, model.heads), (k, model.kv_heads)))
-        mask = [self._mask(model.windows[i])] if model.windows[i] else []
         y = g.op(
-            "Attention", [q, k, v, *mask], f"{name}.attention", q_num_heads=model.heads,
-            kv_num_heads=model.kv_heads, scale=model.scale, softcap=model.softcap, is_causal=1,
+            "Attention", [q, k, v, self._mask(model.windows[i])], f"{name}.attention", q_num_heads=model.heads,
+            kv_num_heads=model.kv_heads, scale=model.scale, softcap=model.softcap,
         )  # fmt: skip
-        return g.op("Reshape", [y, self._ints([-1, model.heads * model.head_size])], f"{name}.attention.rows")
+        width = model.heads * model.head_size
+        y = g.op("Reshape", [y, self._ints([-1, width])], f"{name}.attention.rows")
+        return _shaped(y, ir.DataType.FLOAT, ["rows", width])
 
     def _turned(self, x: ir.Value, rope: Rope, heads: int) -> ir.Value:
         part = 0 if rope.features == self.model.head_size else rope.features
@@ -104,28 +105,44 @@ class _Learning(Building):
             interleaved=int(self.model.interleaved), rotary_embedding_dim=part,
         )  # fmt: skip
 
+    def _grid(self, width: int) -> ir.Value:
+        """The shape [batch, length, width]."""
+        if width not in self._grids:
+            self._grids[width] = self.g.op("Concat", [self._sizes, self._ints([width])], f"sizes.{width}", axis=0)
+        return self._grids[width]
+
     def _rows_of_angles(self, rope: Rope) -> list[ir.Value]:
         """Cosines and sines of every row of every text."""
         if rope not in self._turns:
-            g = self.g
-            tables = self._angles(rope)
-            ends = [self._sizes, self._ints([rope.features // 2])]
-            shape = g.op("Concat", ends, f"{tables[0].name}.shape", axis=0)
+            g, tables, shape = self.g, self._angles(rope), self._grid(rope.features // 2)
             first = [g.op("Slice", [t, self._ints([0]), self._length], f"{t.name}.first") for t in tables]
             self._turns[rope] = [g.op("Expand", [t, shape], f"{t.name}.rows") for t in first]
         return self._turns[rope]
 
     def _mask(self, window: int) -> ir.Value:
-        """0 for the last `window` positions before each, a large negative number for earlier ones; (length, length)."""
+        """(length, length): 0 where a row's position sees a column's, itself or one before it, of the last `window` if
+        that is not 0; a large negative number elsewhere."""
         if window not in self._masks:
-            g, name, none = self.g, f"window.{window}", self._ints([])
-            end = g.op("Reshape", [self._length, none], f"{name}.length")
-            zero, one = (g.constant(f"index.{i}", np.asarray(i, np.int64)) for i in (0, 1))
-            places = g.op("Range", [zero, end, one], f"{name}.places")
+            g, name, zero = self.g, f"mask.{window}", self._index(0)
+            end = g.op("Reshape", [self._length, self._ints([])], f"{name}.length")
+            places = g.op("Range", [zero, end, self._index(1)], f"{name}.places")
             rows, columns = (g.op("Unsqueeze", [places, self._ints([axis])], f"{name}.{axis}") for axis in (1, 0))
             distance = g.op("Sub", [rows, columns], f"{name}.distance")
-            near = g.op("Less", [distance, g.constant(f"{name}.size", np.asarray(window, np.int64))], f"{name}.near")
-            self._masks[window] = g.op(
-                "Where", [near, self._number("nothing", 0.0), self._number("masked", _MASKED)], f"{name}.mask"
-            )
+            seen = g.op("GreaterOrEqual", [distance, zero], f"{name}.before")
+            if window:
+                near = g.op("Less", [distance, self._index(window)], f"{name}.near")
+                seen = g.op("And", [seen, near], f"{name}.seen")
+            choices = [self._number("mask.seen", 0.0), self._number("mask.hidden", _MASKED)]
+            mask = g.op("Where", [seen, *choices], name)
+            self._masks[window] = _shaped(mask, ir.DataType.FLOAT, ["length", "length"])
         return self._masks[window]
+
+    def _index(self, number: int) -> ir.Value:
+        return self.g.constant(f"index.{number}", np.asarray(number, np.int64))
+
+
+def _shaped(value: ir.Value, dtype: ir.DataType | None, shape: list[int | str]) -> ir.Value:
+    """Say of a value whose rows are those of all texts that it has as many as others: inference cannot know it."""
+    assert dtype is not None
+    value.type, value.shape = ir.TensorType(dtype), ir.Shape(shape)
+    return value

@@ -45,16 +45,19 @@ def _attention(n: At) -> Sequence[Operand]:
     if flat:
         q, k, v = _heads(q, n.attr("q_num_heads", 1)), *(_heads(t, n.attr("kv_num_heads", 1)) for t in (k, v))
     groups = q.size(1) // k.size(1)
-    if groups > 1:
-        k, v = (_repeated(t, groups) for t in (k, v))
+    # The queries of heads that share keys are rows of one matrix: keys and values are not repeated.
+    rows = q if groups == 1 else _joined(q, k.size(1), groups)
     scale = n.attr("scale", None) or 1 / sqrt(q.size(3))
-    scores = (q * scale).matmul(k.swap())
+    products = (rows * scale).matmul(k.swap())
+    scores = products if groups == 1 else _apart(products, q, k.op("Shape", start=2, end=3), k.shape[2])
     cap = n.attr("softcap", 0.0)
     if cap:
         scores = (scores * (1 / cap)).op("Tanh") * cap
     for mask in _masks(n, q, k):
         scores = scores + mask
-    y = scores.op("Softmax", axis=-1).matmul(v)
+    y = scores.op("Softmax", axis=-1).reshape_like(products).matmul(v)
+    if groups > 1:
+        y = _apart(y, q, n.tape.ints([v.size(3)]), v.shape[3])
     return [y.transpose([0, 2, 1, 3]).reshape_like(n.y) if flat else y]
 
 
@@ -63,14 +66,16 @@ def _heads(x: Term, count: int) -> Term:
     return x.reshape([0, 0, count, x.size(2) // count]).transpose([0, 2, 1, 3])
 
 
-def _repeated(x: Term, times: int) -> Term:
-    """(batch, heads, time, size), every head `times` times in a row."""
-    wide = x.unsqueeze(2).op("Tile", x.tape.ints([1, 1, times, 1, 1]))
-    return wide.op("Reshape", x.tape.ints([0, x.size(1) * times, -1, x.size(3)]), shape=_with(x, x.size(1) * times))
+def _joined(q: Term, heads: int, groups: int) -> Term:
+    """(batch, heads, time, size), with `groups` heads behind one another."""
+    time = q.shape[2]
+    shape = [q.shape[0], heads, time * groups if isinstance(time, int) else f"{groups}*{time}", q.shape[3]]
+    return q.op("Reshape", q.tape.ints([0, heads, -1, q.size(3)]), shape=shape)
 
 
-def _with(x: Term, heads: int) -> build.Shape:
-    return [x.shape[0], heads, *x.shape[2:]]
+def _apart(x: Term, q: Term, last: Term, size: int | str | None) -> Term:
+    """(batch, heads of keys, groups * time, last) with the heads of q: (batch, heads, time, last)."""
+    return x.op("Reshape", q.op("Shape", end=3).op("Concat", last, axis=0), shape=[*q.shape[:3], size])
 
 
 def _masks(n: At, q: Term, k: Term) -> list[Term]:
