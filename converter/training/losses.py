@@ -98,7 +98,7 @@ _Parts = tuple[Term, Term, "Term | None"]
 
 
 def _softmax_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
-    """-mean(log softmax(logits)[label]) over the labels that are a valid class; 0 if there are none."""
+    """mean(log sum exp(logits) - logits[label]) over the labels that are a valid class; 0 if there are none."""
     logits = _before(tape, output, "Softmax", "LogSoftmax")
     if not logits.rank or not isinstance(logits.shape[-1], int):
         raise TrainingError(
@@ -106,10 +106,12 @@ def _softmax_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> 
             f"{list(logits.shape)}"
         )
     labels = add_input(tape, LABELS, _named(logits.shape[:-1]), _INT64)
-    hot = labels.unsqueeze(-1).equals(tape.const(np.arange(logits.size(-1)), np.int64))
-    chances = logits.op("LogSoftmax", axis=-1)
-    counted = _count(hot)
-    loss = -(_total(tape.where(hot, chances, 0.0)) / counted.op("Max", counted.number(1.0)))
+    classes = logits.size(-1)
+    valid = labels.equals(labels.op("Clip", labels.number(0), labels.number(classes - 1)))
+    index = tape.where(valid, labels, 0).unsqueeze(-1)
+    missing = logits.op("ReduceLogSumExp", tape.ints([-1])) - logits.op("GatherElements", index, axis=-1)
+    counted = _count(valid)
+    loss = _total(tape.where(valid.unsqueeze(-1), missing, 0.0)) / counted.op("Max", counted.number(1.0))
     best = logits.op("ArgMax", axis=-1, keepdims=0)
     return loss, counted, _count(best.equals(labels))
 

@@ -495,18 +495,6 @@ def _compress(n: Inference) -> list[Spec]:
     return [Spec(data.dtype, (*data.shape[:axis], count, *data.shape[axis + 1 :]))]
 
 
-@infer("RotaryEmbedding")
-def _rotary_embedding(n: Inference) -> list[Spec]:
-    data = n.spec(0)
-    if len(data.shape) not in (3, 4):
-        raise n.error(f"expected (batch, sequence, hidden) or (batch, heads, sequence, head size), got {data.shape}")
-    if len(data.shape) == 3:
-        heads = n.attr("num_heads", 0)
-        if heads < 1 or data.shape[2] % heads:
-            raise n.error(f"expected num_heads that divides {data.shape[2]}, got {heads}")
-    return [data]
-
-
 @infer("TensorScatter")
 def _tensor_scatter(n: Inference) -> list[Spec]:
     data, update = n.spec(0), n.spec(1)

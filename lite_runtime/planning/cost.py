@@ -236,6 +236,7 @@ _RATES: Mapping[str, _Rate] = {
     "recurrentgrad": _Rate(60, 40),
     "reduce": _Rate(35, 100),
     "resize": _Rate(50, 100),
+    "rotary": _Rate(20, 60),
     "transposed": _Rate(20, 12),
     "trees": _Rate(1, 10),
     "user": _Rate(1, 5),  # loops over numbers, with several operations for each

@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from lite_runtime.steps.reduce import Reduce as Reduce
     from lite_runtime.steps.resize import Nearest as Nearest
     from lite_runtime.steps.resize import Taps as Taps
+    from lite_runtime.steps.rotary import Rotate as Rotate
     from lite_runtime.steps.transposed import TransposedSums as TransposedSums
     from lite_runtime.steps.trees import Classes as Classes
     from lite_runtime.steps.trees import Scores as Scores
@@ -165,6 +166,7 @@ _FAMILIES = {
     "recurrentgrad": "GruBack GruGates LstmBack LstmCells StatesBefore",
     "reduce": "Reduce",
     "resize": "Nearest Taps",
+    "rotary": "Rotate",
     "transposed": "TransposedSums",
     "trees": "Classes Scores TwoClasses Walk",
     "user": "Call",

@@ -11,7 +11,7 @@ from converter.ir.grad.tape import Term
 
 __all__: list[str] = []
 
-_INT64 = ir.DataType.INT64
+_INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
 
 
 @rule("Gather")
@@ -28,7 +28,28 @@ def _gather(n: At) -> Gradients:
 
 @rule("GatherElements")
 def _gather_elements(n: At) -> Gradients:
-    return [_scattered(n, n.input(1), n.g, n.attr("axis", 0)), None]
+    axis = n.axis(0)
+    if _one_each(n.x, n.input(1), axis):
+        return [_placed(n.x, n.input(1), n.g, axis), None]
+    return [_scattered(n, n.input(1), n.g, axis), None]
+
+
+_EXACT = 1 << 24
+"""Whole numbers up to this are exact in float32."""
+
+
+def _one_each(x: Term, indices: Term, axis: int) -> bool:
+    """Whether one element of each row along the axis is read, of rows of known length."""
+    size, rest = x.shape[axis], [*x.shape[:axis], 1, *x.shape[axis + 1 :]]
+    return isinstance(size, int) and size < _EXACT and None not in rest and list(indices.shape) == rest
+
+
+def _placed(x: Term, indices: Term, g: Term, axis: int) -> Term:
+    """g at the indices, 0 elsewhere: by comparison, which is part of a chain of elementwise operators."""
+    size, numbers = x.size(axis), indices.cast(_FLOAT)
+    places = np.arange(size, dtype=np.float32).reshape([size, *[1] * (x.rank - axis - 1)])
+    from_front = x.tape.where(numbers < 0.0, numbers + float(size), numbers)
+    return x.tape.where(from_front.equals(x.tape.const(places)), g, 0.0)
 
 
 def _scattered(n: At, indices: Term, g: Term, axis: int) -> Term:
