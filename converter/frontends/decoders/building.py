@@ -8,6 +8,11 @@
              key_cache.i (blocks, kv heads, head size, 16), value_cache.i (blocks, kv heads, 16, head size) float16,
              for each layer i: changed in place
     output   logits float32 (wanted, vocabulary)
+
+and with adapters, two more inputs:
+
+             adapters float32 (slots, size): the numbers of one adapter in each row (`adapters.Adapters`)
+             adapter_rows int32 (rows): the row of `adapters` that each token uses, -1 for none
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from converter.frontends.decoders.adapters import Adapters
 from converter.frontends.decoders.decoder import Decoder, Rope
 from converter.frontends.decoders.graph import Activations, Graph
 from converter.frontends.decoders.tensors import Tensors
@@ -25,9 +31,12 @@ from lite_runtime.operators.language import PAGE
 __all__ = ["to_ir"]
 
 
-def to_ir(model: Decoder, tensors: Tensors, activations: Activations = "int8") -> ir.Model:
-    """The model's graph. Raises ConvertError for tensors that are missing, left over, or of another shape."""
-    return _Building(model, tensors, Graph(model.architecture, activations)).whole()
+def to_ir(
+    model: Decoder, tensors: Tensors, activations: Activations = "int8", adapters: Adapters | None = None
+) -> ir.Model:
+    """The model's graph; `adapters`: with these. Raises ConvertError for tensors that are missing, left over, or of
+    another shape."""
+    return _Building(model, tensors, Graph(model.architecture, activations)).whole(adapters)
 
 
 class _Building:
@@ -36,7 +45,7 @@ class _Building:
         self.sequences: list[ir.Value] = []
         self.tables: dict[Rope, list[ir.Value]] = {}
 
-    def whole(self) -> ir.Model:
+    def whole(self, adapters: Adapters | None) -> ir.Model:
         """From token numbers to logits."""
         g, model, int32 = self.g, self.model, ir.DataType.INT32
         ids = g.input("input_ids", int32, ["rows"])
@@ -46,6 +55,9 @@ class _Building:
             g.input("block_table", int32, ["sequences", "pages"]),
         ]
         wanted = g.input("logits_rows", int32, ["wanted"])
+        if adapters is not None:
+            numbers = g.input("adapters", ir.DataType.FLOAT, ["slots", "size"])
+            g.adapt(adapters, [numbers, g.input("adapter_rows", int32, ["rows"])])
         embedding = self.tensors.matrix("embedding", 0, model.vocabulary, model.width)
         h = g.rows_of(embedding, ids, "embedding")
         if model.embedding_scale != 1:
@@ -58,6 +70,8 @@ class _Building:
         matrix = embedding if tied else self.tensors.matrix("logits", 0, model.vocabulary, model.width)
         y = self._capped(h, matrix) if model.logit_softcap else g.product(h, matrix, "logits")
         self.tensors.check_all_used()
+        if adapters is not None:
+            numbers.shape = ir.Shape(["slots", adapters.size])
         return g.finish(y, ["wanted", model.vocabulary])
 
     def _capped(self, h: ir.Value, matrix: Matrix) -> ir.Value:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
+from converter.frontends.decoders.adapters import Adapters
 from converter.frontends.decoders.weights import Blocked, Dense, Matrix, finite
 from converter.ir import build
 from lite_runtime.graph import OPSET, Array
@@ -30,6 +31,7 @@ class Graph:
         imports = {"": OPSET, build.DOMAIN: build.DOMAIN_VERSION}
         self.graph = ir.Graph([], [], nodes=[], name=name, opset_imports=imports)
         self._activations = activations
+        self._adapted: tuple[Adapters, list[ir.Value]] | None = None
         self._constants: dict[object, ir.Value] = {}
         self._quantized: dict[ir.Value, Sequence[ir.Value]] = {}
 
@@ -73,6 +75,11 @@ class Graph:
         self.graph.outputs.append(output)
         return ir.Model(self.graph, ir_version=_IR_VERSION)
 
+    def adapt(self, adapters: Adapters, inputs: list[ir.Value]) -> None:
+        """From now on, chosen products of layers add what the adapters of their rows give; see LoraMatMul for its last
+        two inputs."""
+        self._adapted = adapters, inputs
+
     # -- with weights ------------------------------------------------------------------------------------------------
 
     def norm(self, x: ir.Value, weights: Array, epsilon: float, name: str) -> ir.Value:
@@ -90,8 +97,21 @@ class Graph:
     def product(
         self, x: ir.Value, matrix: Matrix, name: str, bias: Array | None = None, residual: ir.Value | None = None
     ) -> ir.Value:
-        """x times the transposed matrix, plus bias, plus residual."""
+        """x times the transposed matrix, plus bias, plus residual; where there are adapters, plus theirs."""
         added = None if bias is None else self.constant(f"{name}.bias", bias)
+        (n, k), place = matrix.shape, None
+        if self._adapted is not None and name.startswith("layer."):
+            place = self._adapted[0].place(name, k, n)
+        if self._adapted is None or place is None:
+            return self._base(x, matrix, name, added, residual)
+        adapters, inputs = self._adapted
+        base = self._base(x, matrix, f"{name}.base", added, residual)
+        sizes = {"K": k, "N": n, "rank": adapters.lora.rank, "offset": place}
+        return self.op("LoraMatMul", [x, base, *inputs], name, domain=build.DOMAIN, **sizes)
+
+    def _base(
+        self, x: ir.Value, matrix: Matrix, name: str, added: ir.Value | None, residual: ir.Value | None
+    ) -> ir.Value:
         if isinstance(matrix, Dense):
             inputs = _trimmed([x, self._dense(matrix), added, residual])
             return self.op("MatMul", inputs, name, domain=build.DOMAIN, transB=1)

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from converter.errors import ConvertError
+from converter.frontends.decoders.adapters import Adapters
 from converter.frontends.decoders.building import to_ir
 from converter.frontends.decoders.decoder import Decoder
 from converter.frontends.decoders.graph import Activations
@@ -17,6 +18,9 @@ from converter.frontends.decoders.weights import Matrix
 from converter.frontends.loaded import Loaded
 from lite_runtime.language.tokenizers import SECTION, Description, pack
 from lite_runtime.operators.language import PAGE
+
+if TYPE_CHECKING:
+    from converter.training.options import Lora
 
 __all__ = ["KEY", "LanguageModel", "Rounding", "Settings", "loaded"]
 
@@ -35,6 +39,8 @@ class Settings:
     activations: Activations = "int8"
     context: int | None = None
     """The most positions of a sequence; None: as many as the file says."""
+    lora: Lora | None = None
+    """Adapters that the signature "adapted" takes; None: there is no such signature."""
 
     def __post_init__(self) -> None:
         if self.context is not None and (type(self.context) is not int or self.context < 1):
@@ -77,7 +83,8 @@ def _shortened(decoder: Decoder, context: int | None) -> Decoder:
 
 
 def loaded(model: LanguageModel, format: str, settings: Settings) -> Loaded:
-    """The graph as signature "predict", and the bundle's metadata and sections. Raises ConvertError."""
+    """The graph as signature "predict", with adapters as signature "adapted" if the settings say so, and the bundle's
+    metadata and sections. Raises ConvertError, and TrainingError for targets that the model does not have."""
     decoder = _shortened(model.decoder, settings.context)
     weights = sum(prod(matrix.shape) for matrix in model.tensors.values())
     if decoder.angle_bytes > max(_ANGLES, weights // _SHARE):
@@ -86,7 +93,7 @@ def loaded(model: LanguageModel, format: str, settings: Settings) -> Loaded:
             "proportion to the model; give a smaller context"
         )
     tensors = Tensors(model.tensors, model.names, _BITS[settings.weights], model.ignored)
-    graph = to_ir(decoder, tensors, settings.activations)
+    models = {"predict": to_ir(decoder, tensors, settings.activations)}
     windows = {window for window in decoder.windows if window}
     described = {
         "architecture": decoder.architecture, "name": decoder.name, "context": decoder.context,
@@ -95,13 +102,17 @@ def loaded(model: LanguageModel, format: str, settings: Settings) -> Loaded:
         "window": max(windows, default=0), "activations": settings.activations, "stop": list(model.stop),
         "bos": model.bos, "add_bos": _begins(model), "template": model.template, "source": dict(model.origin),
     }  # fmt: skip
+    if settings.lora is not None:
+        adapters = Adapters(settings.lora)
+        models["adapted"] = to_ir(decoder, tensors, settings.activations, adapters)
+        described["adapters"] = adapters.metadata()
     kinds = Counter(matrix.stored for matrix in model.tensors.values())
     facts = {
         "context": decoder.context, "layers": decoder.layers, "cache_bytes_per_token": decoder.cache_bytes(),
         "stored": dict(kinds),
     }  # fmt: skip
     sections = {} if model.tokenizer is None else {SECTION: pack(model.tokenizer)}
-    return Loaded({"predict": graph}, {KEY: described}, format, sections=sections, language=facts)
+    return Loaded(models, {KEY: described}, format, sections=sections, language=facts)
 
 
 def _begins(model: LanguageModel) -> bool:
