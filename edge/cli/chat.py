@@ -16,7 +16,7 @@ from edge.cli.options import Bundle, Threads
 from edge.cli.output import plain, say
 
 if TYPE_CHECKING:
-    from lite_runtime.language import LanguageModel, Piece, Statistics
+    from lite_runtime.language import Adapter, LanguageModel, Piece, Statistics
     from lite_runtime.language.sessions import Session
 
 __all__ = ["chat"]
@@ -36,6 +36,10 @@ def chat(
     session: Annotated[
         Path | None,
         typer.Option("--session", metavar="FILE", help="Continue this conversation if the file exists; save it there."),
+    ] = None,
+    adapter: Annotated[
+        Path | None,
+        typer.Option("--adapter", metavar="FILE", help="What was learned beside the model's weights (.msstate)."),
     ] = None,
     temperature: Annotated[
         float, typer.Option("--temperature", metavar="T", help="0: always the most probable token; more: more varied.")
@@ -64,7 +68,7 @@ def chat(
     """
     from secrets import randbits
 
-    from lite_runtime.language import LanguageModel
+    from lite_runtime.language import Adapter, LanguageModel
 
     options: dict[str, Any] = {
         "temperature": temperature,
@@ -75,7 +79,8 @@ def chat(
     }
     model = LanguageModel.load(bundle, threads=threads)
     model.request([0], **options)
-    talk = _Talk(model, session, system, options, as_json)
+    learned = None if adapter is None else Adapter.load(adapter)
+    talk = _Talk(model, session, system, learned, options, as_json)
     try:
         if prompt is None and sys.stdin.isatty():
             talk.all()
@@ -93,10 +98,16 @@ class _Talk:
     """A conversation: its messages, and the session that holds its tokens."""
 
     def __init__(
-        self, model: LanguageModel, path: Path | None, system: str | None, options: dict[str, Any], as_json: bool
+        self,
+        model: LanguageModel,
+        path: Path | None,
+        system: str | None,
+        adapter: Adapter | None,
+        options: dict[str, Any],
+        as_json: bool,
     ) -> None:
         self._path, self._options, self._as_json = path, options, as_json
-        self._session = _begun(model, path, system)
+        self._session = _begun(model, path, system, adapter)
         self._messages: list[dict[str, str]] = self._session.metadata["messages"]
         self._known = len(self._messages)
         self.interrupted = False
@@ -154,14 +165,14 @@ class _Talk:
             print(text, end="", flush=True)
 
 
-def _begun(model: LanguageModel, path: Path | None, system: str | None) -> Session:
+def _begun(model: LanguageModel, path: Path | None, system: str | None, adapter: Adapter | None) -> Session:
     """The session in a file, or a new one. Its metadata hold the messages."""
     from lite_runtime.errors import BundleError, InputError
 
     first = [] if system is None else [{"role": "system", "content": system}]
     if path is None or not path.exists():
-        return model.session(messages=first)
-    session = model.restore(path)
+        return model.session(messages=first, adapter=adapter)
+    session = model.restore(path, adapter=adapter)
     held = session.metadata.get("messages")
     if not isinstance(held, list) or not all(_is_message(message) for message in held):
         raise BundleError(f"'{path}': expected the session of a conversation, got another; choose another file")

@@ -187,11 +187,30 @@ def _language(about: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for name in ("name", "context", "vocabulary", "stop", "bos", "template"):
         if about.get(name) is not None:
             yield name, _fact(about[name])
+    if isinstance(adapters := about.get("adapters"), Mapping):
+        yield "adapters", _adapters(adapters)
     yield "made from", _fact(about.get("source") or {})
     numbers = [about.get(name) for name in ("layers", "kv_heads", "head_size")]
     if all(isinstance(n, int) for n in numbers):
         size = 2 * prod(n for n in numbers if isinstance(n, int)) * (4 if about.get("cache") == "float32" else 2)
         yield "cache", f"{bytes_text(size)} for each token"
+
+
+def _adapters(said: Mapping[str, Any]) -> str:
+    """Which products take adapters, and how large one is."""
+    from lite_runtime.errors import InputError
+    from lite_runtime.language.adapters import layout
+
+    try:
+        places = layout({"adapters": said})
+    except InputError as error:
+        return str(error)
+    assert places is not None
+    roles = dict.fromkeys(target.name.rpartition(".")[2] for target in places.targets)
+    return (
+        f"rank {places.rank}, factor {places.factor:g}, of {len(places.targets)} products ({_fact(list(roles))}); "
+        f"{bytes_text(4 * places.size)} for each"
+    )
 
 
 def _fact(value: Any) -> str:

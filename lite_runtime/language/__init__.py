@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 from lite_runtime._lazy import lazy
 
 if TYPE_CHECKING:
+    from lite_runtime.language.adapters import Adapter
     from lite_runtime.language.answer import Piece, Statistics
     from lite_runtime.language.generation import LanguageModel
     from lite_runtime.language.sampling import Sampling
     from lite_runtime.language.template import ChatTemplate
     from lite_runtime.language.tokenizers import Detokenizer, Tokenizer
 
-__all__ = ["ChatTemplate", "Detokenizer", "LanguageModel", "Piece", "Sampling", "Statistics", "Tokenizer"]
+__all__ = ["Adapter", "ChatTemplate", "Detokenizer", "LanguageModel", "Piece", "Sampling", "Statistics", "Tokenizer"]
 
 __getattr__ = lazy(
     __name__,
     {
+        "Adapter": "lite_runtime.language.adapters",
         "ChatTemplate": "lite_runtime.language.template",
         "Detokenizer": "lite_runtime.language.tokenizers",
         "LanguageModel": "lite_runtime.language.generation",

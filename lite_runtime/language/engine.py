@@ -4,6 +4,8 @@
     sequence = engine.start()
     (logits,) = engine.run([Part(sequence, tokens)])
 
+Each sequence may have an adapter of its own, which is in one of the engine's slots.
+
 Sizes of a run are rounded up to a few, for which the model is planned: rows beyond the tokens belong to no sequence.
 """
 
@@ -20,24 +22,28 @@ import numpy as np
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Value, numpy_dtype
+from lite_runtime.language.adapters import Adapter, NoSlot, layout
 from lite_runtime.language.pages import PAGE, Pages, needed
 from lite_runtime.running.executor import Binding
 from lite_runtime.running.session import Model
 
-__all__ = ["CHUNK", "KEYS", "Engine", "Part", "Sequence", "takes_tokens"]
+__all__ = ["CHUNK", "KEYS", "SLOTS", "Engine", "Part", "Sequence", "takes_tokens"]
 
 CHUNK = 256
 """Rows of a run, at most: weights are read once for so many tokens."""
 _SIZES = sorted({n for k in range(9) for n in (2**k, 3 * 2**k) if n <= CHUNK})
+SLOTS = 16
+"""Adapters that an engine can hold unless told otherwise."""
 KEYS, VALUES = "key_cache.", "value_cache."
 """How names of caches begin: [pages, heads, size, 16] and [pages, heads, 16, size]."""
 
 
 class Sequence:
-    """A text in the caches: its tokens so far, and the pages that hold their keys and values."""
+    """A text in the caches: its tokens so far, the pages that hold their keys and values, and the slot of the adapter
+    that these were computed with, -1 for none."""
 
-    def __init__(self, tokens: Items[int] = (), pages: Items[int] = ()) -> None:
-        self.tokens, self.pages = list(tokens), list(pages)
+    def __init__(self, tokens: Items[int] = (), pages: Items[int] = (), adapter: int = -1) -> None:
+        self.tokens, self.pages, self.adapter = list(tokens), list(pages), adapter
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -54,9 +60,9 @@ class Part(NamedTuple):
 class Engine:
     """A model with caches for `positions` tokens in all. Calls must not overlap."""
 
-    def __init__(self, model: Model, positions: int | None = None) -> None:
-        """positions: tokens that fit the caches, of all sequences together; the model's context by default. Raises
-        InputError for a bundle without a language model."""
+    def __init__(self, model: Model, positions: int | None = None, adapters: int = SLOTS) -> None:
+        """positions: tokens that fit the caches, of all sequences together; the model's context by default. adapters:
+        slots. Raises InputError for a bundle without a language model."""
         self.model = model
         self.about: Mapping[str, Any] = described(model)
         self.context: int = self.about["context"]
@@ -66,22 +72,66 @@ class Engine:
             for v in model.inputs()
             if v.name.startswith((KEYS, VALUES))
         }
-        self._slots = needed(self.context)
-        self._bindings: dict[tuple[int, int, int], Binding] = {}
+        self._width = needed(self.context)
+        self._bindings: dict[tuple[str, int, int, int], Binding] = {}
+        self.layout = layout(self.about)
+        """Of adapters; None if the model takes none."""
+        self.slots = 0 if self.layout is None else adapters
+        self._adapters = _zeros((self.slots, self.layout.size if self.layout is not None else 0), "float32")
+        self._free = list(range(self.slots - 1, -1, -1))
 
     @property
     def bytes_per_token(self) -> int:
         """Memory of one position in the caches."""
         return sum(int(cache[0].nbytes) for cache in self.caches.values()) // PAGE
 
-    def start(self) -> Sequence:
-        """A new, empty sequence."""
-        return Sequence()
+    @property
+    def bytes_per_adapter(self) -> int:
+        """Memory of one slot."""
+        return 0 if self.layout is None else 4 * self.layout.size
+
+    @property
+    def free_slots(self) -> int:
+        """Slots without an adapter."""
+        return len(self._free)
+
+    def check(self, adapter: Adapter) -> Array:
+        """The numbers of a slot. Raises InputError for an adapter that is not of this model, and for a model that takes
+        none."""
+        digest = self.model.bundle.digest
+        if adapter.model != digest:
+            raise InputError(
+                f"expected an adapter of this model, bundle {digest[:16]}…, got one of bundle {adapter.model[:16]}…; "
+                "load that model, or train the adapter with this one"
+            )
+        return adapter.flat(self.about)
+
+    def attach(self, adapter: Adapter) -> int:
+        """Put an adapter into a free slot; its number. Raises InputError like `check`, NoSlot if no slot is free."""
+        numbers = self.check(adapter)
+        if not self._free:
+            raise NoSlot(f"all {self.slots} slots have adapters; detach one, or make an engine with more (adapters=…)")
+        slot = self._free.pop()
+        self._adapters[slot] = numbers
+        return slot
+
+    def detach(self, slot: int) -> None:
+        """Free a slot; sequences with this adapter cannot continue."""
+        if not self._attached(slot):
+            raise InputError(f"expected a slot with an adapter, got {slot}")
+        self._free.append(slot)
+
+    def _attached(self, slot: int) -> bool:
+        return 0 <= slot < self.slots and slot not in self._free
+
+    def start(self, adapter: int = -1) -> Sequence:
+        """A new, empty sequence. adapter: the slot of its adapter, -1 for none."""
+        return Sequence(adapter=adapter)
 
     def fork(self, sequence: Sequence) -> Sequence:
         """A second sequence that begins like this one. No memory is copied: pages are shared until one is written."""
         self.pages.share(sequence.pages)
-        return Sequence(sequence.tokens, sequence.pages)
+        return Sequence(sequence.tokens, sequence.pages, sequence.adapter)
 
     def cut(self, sequence: Sequence, length: int) -> None:
         """Forget all tokens after the first `length`."""
@@ -100,9 +150,9 @@ class Engine:
         pages = sequence.pages[: needed(len(sequence))]
         return {name: cache[pages] for name, cache in self.caches.items()}
 
-    def restored(self, tokens: Items[int], pages: Mapping[str, Array]) -> Sequence:
+    def restored(self, tokens: Items[int], pages: Mapping[str, Array], adapter: int = -1) -> Sequence:
         """A sequence of tokens whose pages `copied` gave; raises OutOfPages if the caches are full."""
-        made = Sequence(tokens, self.pages.take(needed(len(tokens))))
+        made = Sequence(tokens, self.pages.take(needed(len(tokens))), adapter)
         for name, cache in self.caches.items():
             cache[made.pages] = pages[name]
         return made
@@ -148,6 +198,8 @@ class Engine:
                 raise InputError(
                     f"the text would have {total} tokens, and this model's context has {self.context}; shorten it"
                 )
+            if part.sequence.adapter != -1 and not self._attached(part.sequence.adapter):
+                raise InputError(f"expected an adapter in slot {part.sequence.adapter}, got none; attach it first")
 
     def _room(self, part: Part) -> int:
         """Give a sequence the pages that its new tokens need, the last one its own; the number of new pages."""
@@ -175,7 +227,13 @@ class Engine:
         """One run of `count` tokens of each part in `work`, from the `done`-th on; the logits that are wanted."""
         counts = [count for _, count in work]
         wanted = [_wanted(parts[i], done[i], count) for i, count in work]
-        binding = self._binding(sum(counts), len(work), sum(wanted))
+        chosen = [parts[i].sequence.adapter for i, _ in work]
+        adapted = any(slot >= 0 for slot in chosen)
+        binding = self._binding(sum(counts), len(work), sum(wanted), "adapted" if adapted else "predict")
+        if adapted:
+            slots = binding.inputs["adapter_rows"]
+            slots[...] = -1
+            slots[: sum(counts)] = np.repeat(chosen, counts)
         ids, ends, past, table, rows = (binding.inputs[name] for name in _PORTS)
         at = row = 0
         ids[...], past[...], rows[...] = 0, 0, 0
@@ -193,18 +251,22 @@ class Engine:
         starts = np.cumsum([0, *wanted])
         return [logits[a:b].copy() for a, b in pairwise(starts)]
 
-    def _binding(self, rows: int, sequences: int, wanted: int) -> Binding:
-        key = _SIZES[bisect_left(_SIZES, rows)], _above(sequences), _above(max(wanted, 1))
+    def _binding(self, rows: int, sequences: int, wanted: int, signature: str = "predict") -> Binding:
+        key = signature, _SIZES[bisect_left(_SIZES, rows)], _above(sequences), _above(max(wanted, 1))
         if key not in self._bindings:
-            sizes = {
-                "input_ids": (key[0],),
-                "cumulative_sequence_length": (key[1] + 1,),
-                "past_seqlens": (key[1],),
-                "block_table": (key[1], self._slots),
-                "logits_rows": (key[2],),
+            sizes: dict[str, tuple[int, ...]] = {
+                "input_ids": (key[1],),
+                "cumulative_sequence_length": (key[2] + 1,),
+                "past_seqlens": (key[2],),
+                "block_table": (key[2], self._width),
+                "logits_rows": (key[3],),
             }
+            more: dict[str, Array] = {}
+            if signature == "adapted":
+                sizes["adapter_rows"], more = (key[1],), {"adapters": self._adapters}
             small = {name: np.zeros(shape, np.int32) for name, shape in sizes.items()}
-            self._bindings[key] = self.model.bind(arrays={**small, **self.caches})
+            held = {**small, **more, **self.caches}
+            self._bindings[key] = self.model.bind(signature=signature, arrays=held)
         return self._bindings[key]
 
 
@@ -244,9 +306,21 @@ def described(model: Model) -> Mapping[str, Any]:
         raise InputError(
             f"this bundle's language model is not complete ({', '.join(wrong) or 'its inputs'}); convert it again"
         )
+    if layout(about) is not None and not _takes_adapters(model):
+        raise InputError("this bundle describes adapters, and its graphs do not take them; convert the model again")
     if not 0 < about["context"] <= 1 << 24 or not 0 < about["vocabulary"] < 1 << 31:
         raise MsedgeError(f"expected a context and a vocabulary, got {about['context']} and {about['vocabulary']}")
     return about
+
+
+def _takes_adapters(model: Model) -> bool:
+    """Whether there is a signature "adapted", like "predict" but for adapters."""
+    if "adapted" not in model.signatures:
+        return False
+    names = [v.name for v in model.inputs()]
+    adapted = [v.name for v in model.inputs("adapted")]
+    outputs = [v.name for v in model.outputs("adapted")]
+    return sorted(adapted) == sorted([*names, "adapters", "adapter_rows"]) and outputs == ["logits"]
 
 
 def takes_tokens(inputs: Items[Value]) -> bool:

@@ -18,8 +18,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lite_runtime.errors import InputError
+from lite_runtime.language.adapters import Adapter, Slots
 from lite_runtime.language.answer import Answer, Piece, Request
-from lite_runtime.language.engine import Engine, Part, Sequence
+from lite_runtime.language.engine import SLOTS, Engine, Part, Sequence
 from lite_runtime.language.kept import Kept, common
 from lite_runtime.language.pages import OutOfPages
 from lite_runtime.language.sampling import Sampling, checked
@@ -46,12 +47,18 @@ class LanguageModel:
     """A model, its tokenizer, and caches for texts. Safe to call from several threads: runs exclude each other."""
 
     def __init__(
-        self, model: running.Model, *, positions: int | None = None, draft: LanguageModel | None = None
+        self,
+        model: running.Model,
+        *,
+        positions: int | None = None,
+        draft: LanguageModel | None = None,
+        adapters: int = SLOTS,
     ) -> None:
         """positions: tokens that fit the caches, of all texts together; the model's context by default. draft: a
-        smaller model of the same vocabulary, whose proposals this one checks; nothing else uses it. Raises InputError
-        for a bundle without a language model, or a draft of another vocabulary."""
-        self.engine = Engine(model, positions)
+        smaller model of the same vocabulary, whose proposals this one checks; nothing else uses it. adapters: how many
+        are in memory at once. Raises InputError for a bundle without a language model, or a draft of another
+        vocabulary."""
+        self.engine = Engine(model, positions, adapters)
         self.about = self.engine.about
         self.tokenizer = _tokenizer(model)
         self.digest = model.bundle.digest
@@ -59,6 +66,7 @@ class LanguageModel:
         if draft is not None and not _same_vocabulary(self, draft):
             raise InputError("expected a draft model with the same vocabulary, got one of another; choose another")
         self._kept, self._lock = Kept(self.engine), RLock()
+        self._slots = Slots(self.engine, self._kept.forget)
         self._ends = frozenset(self.about["stop"])
 
     @classmethod
@@ -68,22 +76,24 @@ class LanguageModel:
         *,
         positions: int | None = None,
         draft: LanguageModel | None = None,
+        adapters: int = SLOTS,
         **settings: Any,
     ) -> LanguageModel:
         """Open a bundle; see `lite_runtime.load` for threads and other settings."""
-        return cls(running.load(source, **settings), positions=positions, draft=draft)
+        return cls(running.load(source, **settings), positions=positions, draft=draft, adapters=adapters)
 
-    def session(self, **metadata: Any) -> Session:
-        """A new session."""
+    def session(self, *, adapter: Adapter | None = None, **metadata: Any) -> Session:
+        """A new session. adapter: that of all its answers. Raises InputError for one that does not fit the model."""
         from lite_runtime.language.sessions import Session
 
-        return Session(self, metadata=metadata)
+        self._need_fitting(adapter)
+        return Session(self, metadata=metadata, adapter=adapter)
 
-    def restore(self, path: str | os.PathLike[str]) -> Session:
+    def restore(self, path: str | os.PathLike[str], *, adapter: Adapter | None = None) -> Session:
         """A session from a file: see `lite_runtime.language.sessions.restore`."""
         from lite_runtime.language.sessions import restore
 
-        return restore(self, path)
+        return restore(self, path, adapter)
 
     def tokens(
         self, prompt: str | None = None, messages: Messages | None = None, tokens: Items[int] | None = None
@@ -125,6 +135,7 @@ class LanguageModel:
         response_format: Mapping[str, Any] | None = None,
         speculate: Literal["lookup", "draft"] | None = None,
         session: Session | None = None,
+        adapter: Adapter | None = None,
         **sampling: Any,
     ) -> Generator[Piece]:
         """The answer to a text, a conversation or tokens, as an iterator of pieces; the last one says why it ended.
@@ -133,10 +144,15 @@ class LanguageModel:
         are no part of it. logprobs: also log-probabilities, with those of so many most probable tokens.
         response_format: what the answer must be (`lite_runtime.language.constraints`). speculate: several tokens in one
         run where the text repeats itself ("lookup") or by the draft model; greedy answers are the same without.
-        session: whose caches continue with this text. sampling: fields of `Sampling`; greedy by default. Closing the
-        iterator ends the answer.
-        Raises InputError, before anything runs, for options out of their range and a prompt that does not fit.
+        session: whose caches continue with this text. adapter: what was learned beside the weights; it is put into a
+        slot when the answer begins, for which the one that was used least recently makes way (NoSlot if texts use all
+        of them). sampling: fields of `Sampling`; greedy by default. Closing the iterator ends the answer.
+        Raises InputError, before anything runs, for options out of their range, a prompt that does not fit, and an
+        adapter that is not of this model.
         """
+        if session is not None and adapter is not None:
+            raise InputError("expected a session or an adapter, got both; a session has its adapter from its beginning")
+        self._need_fitting(adapter)
         request = self.request(
             self.tokens(prompt, messages, tokens),
             max_tokens=max_tokens,
@@ -146,7 +162,7 @@ class LanguageModel:
             speculate=speculate,
             **sampling,
         )
-        return self._pieces(request, session)
+        return self._pieces(request, session, adapter if session is None else session.adapter)
 
     def request(
         self,
@@ -191,20 +207,40 @@ class LanguageModel:
 
     # -- sequences -----------------------------------------------------------------------------------------------------
 
-    def begin(self, tokens: Items[int], session: Session | None = None) -> Sequence:
-        """A sequence for a text: it holds as much of it as the caches have already, but not its last token."""
+    def begin(self, tokens: Items[int], session: Session | None = None, adapter: Adapter | None = None) -> Sequence:
+        """A sequence for a text: it holds as much of it as the caches have already, but not its last token. Its adapter
+        stays in its slot until `leave`."""
         with self._lock:
+            slot = self._slots.take(adapter)
             if session is None:
-                return self._kept.take(tokens)
+                return self._kept.take(tokens, slot)
             held = session.sequence
+            held.adapter = slot
             self.engine.cut(held, min(common(held.tokens, tokens), len(tokens) - 1))
             if not len(held):
-                session.sequence = self._kept.take(tokens)
+                session.sequence = self._kept.take(tokens, slot)
             return session.sequence
 
-    def end(self, sequence: Sequence) -> None:
-        """A text has ended: its pages are kept for others that begin like it, as long as there is room."""
+    def _need_fitting(self, adapter: Adapter | None) -> None:
+        """Raise InputError for an adapter that is not of this model."""
         with self._lock:
+            if adapter is not None and self._slots.find(adapter) is None:
+                self.engine.check(adapter)
+
+    def leave(self, sequence: Sequence) -> None:
+        """An answer has ended: its adapter may make way."""
+        with self._lock:
+            self._slots.give_back(sequence.adapter)
+
+    def end(self, sequence: Sequence, adapter: Adapter | None = None) -> None:
+        """A text has ended: its pages are kept for others that begin like it, as long as there is room and its adapter
+        is in a slot."""
+        with self._lock:
+            slot = self._slots.find(adapter)
+            if slot is None:
+                self.engine.end(sequence)
+                return
+            sequence.adapter = slot
             self._kept.add(sequence)
 
     def forget(self) -> None:
@@ -250,8 +286,8 @@ class LanguageModel:
         with self._lock:
             return answer.take(logits, self.engine)
 
-    def _pieces(self, request: Request, session: Session | None) -> Generator[Piece]:
-        sequence = self.begin(request.tokens, session)
+    def _pieces(self, request: Request, session: Session | None, adapter: Adapter | None) -> Generator[Piece]:
+        sequence = self.begin(request.tokens, session, adapter)
         try:
             detokenizer = None if self.tokenizer is None else self.tokenizer.detokenizer()
             answer = Answer(request, sequence, detokenizer)
@@ -261,8 +297,9 @@ class LanguageModel:
         finally:
             if request.proposer is not None:
                 request.proposer.close()
+            self.leave(sequence)
             if session is None:
-                self.end(sequence)
+                self.end(sequence, adapter)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 

@@ -36,13 +36,13 @@ class Kept:
     def __len__(self) -> int:
         return len(self._sequences)
 
-    def take(self, tokens: Items[int]) -> Sequence:
-        """A sequence of its own for a text of these tokens: it holds those that it has in common with a kept text, but
-        never the last one, whose logits are needed. Pages are shared, not copied."""
-        lengths = [common(one.tokens, tokens) for one in self._sequences]
+    def take(self, tokens: Items[int], adapter: int = -1) -> Sequence:
+        """A sequence of its own for a text of these tokens with this adapter: it holds those that it has in common with
+        a kept text with the same one, but never the last one, whose logits are needed. Pages are shared, not copied."""
+        lengths = [common(one.tokens, tokens) if one.adapter == adapter else 0 for one in self._sequences]
         best = max(range(len(lengths)), key=lengths.__getitem__, default=None)
         if best is None or not (length := min(lengths[best], len(tokens) - 1)):
-            return Sequence()
+            return Sequence(adapter=adapter)
         found = self._sequences.pop(best)
         self._sequences.append(found)
         made = self._engine.fork(found)
@@ -52,16 +52,23 @@ class Kept:
     def add(self, sequence: Sequence) -> None:
         """Keep a sequence, which nobody else uses from now on. Of two texts of which one begins with the other, only
         the longer is kept."""
-        longer = next((one for one in self._sequences if common(one.tokens, sequence.tokens) == len(sequence)), None)
+        alike = [one for one in self._sequences if one.adapter == sequence.adapter]
+        longer = next((one for one in alike if common(one.tokens, sequence.tokens) == len(sequence)), None)
         kept = sequence if longer is None else longer
         rest = [one for one in (*self._sequences, sequence) if one is not kept]
-        covered = [one for one in rest if common(one.tokens, kept.tokens) == len(one)]
+        covered = [one for one in rest if one.adapter == kept.adapter and common(one.tokens, kept.tokens) == len(one)]
         self._sequences = [one for one in rest if one not in covered]
         for one in covered:
             self._engine.end(one)
         self._sequences.append(kept)
         if len(self._sequences) > _MOST:
             self.drop()
+
+    def forget(self, adapter: int) -> None:
+        """Give back the pages of all texts with this adapter."""
+        for one in [one for one in self._sequences if one.adapter == adapter]:
+            self._sequences.remove(one)
+            self._engine.end(one)
 
     def drop(self) -> bool:
         """Give back the pages of the text that was not used for longest; False if none is kept."""

@@ -1,7 +1,7 @@
 """Sessions: texts whose caches are kept, saved to a file and restored, so that a long text is not computed again.
 
 A file (`.mssession`) is a container as bundles are, with a section for each cache, whose digests several threads check.
-It belongs to one bundle, by digest. Files are written atomically.
+It belongs to one bundle, and to the adapter of its text if it has one, by digest. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lite_runtime.bundle.refusal import mapping_of, named, object_of, refuse, st
 from lite_runtime.bundle.writing import assemble, dump
 from lite_runtime.errors import BundleError, InputError
 from lite_runtime.graph import Array
+from lite_runtime.language.adapters import Adapter
 from lite_runtime.language.answer import Piece
 from lite_runtime.language.engine import KEYS, Engine, Sequence
 from lite_runtime.language.pages import PAGE, needed
@@ -46,7 +47,7 @@ class Generating(Protocol):
     def fork(self, sequence: Sequence) -> Sequence:
         """A second sequence that begins like this one."""
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: Sequence, adapter: Adapter | None = None) -> None:
         """A text has ended."""
 
     def copied(self, sequence: Sequence) -> dict[str, Array]:
@@ -64,8 +65,9 @@ class Session:
         model: Generating,
         sequence: Sequence | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
+        adapter: Adapter | None = None,
     ) -> None:
-        self.model, self.metadata = model, dict(metadata)
+        self.model, self.metadata, self.adapter = model, dict(metadata), adapter
         self.sequence = sequence if sequence is not None else Sequence()
 
     def __len__(self) -> int:
@@ -79,12 +81,12 @@ class Session:
 
     def fork(self) -> Session:
         """A second session that begins like this one; no memory is copied until one of them continues."""
-        return Session(self.model, self.model.fork(self.sequence), self.metadata)
+        return Session(self.model, self.model.fork(self.sequence), self.metadata, self.adapter)
 
     def close(self) -> None:
         """End the session. Its pages stay in the caches for texts that begin alike, as long as there is room."""
         sequence, self.sequence = self.sequence, Sequence()
-        self.model.end(sequence)
+        self.model.end(sequence, self.adapter)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the session to a file: after a power failure there is either the old file or the new one.
@@ -97,17 +99,19 @@ class Session:
             "tokens": len(self.sequence),
             "metadata": plain(self.metadata, "metadata"),
         }
+        if self.adapter is not None:
+            manifest["adapter"] = self.adapter.digest
         parts = [("manifest", dump(manifest), REQUIRED)]
         parts.append(("tokens", np.asarray(self.sequence.tokens, "<i4").tobytes(), 0))
         parts += [(name, _clean(name, held, len(self.sequence)).tobytes(), 0) for name, held in caches.items()]
         write_atomically(path, assemble(parts, SESSION), BundleError)
 
 
-def restore(model: Generating, path: str | os.PathLike[str]) -> Session:
-    """The session that `Session.save` wrote.
+def restore(model: Generating, path: str | os.PathLike[str], adapter: Adapter | None = None) -> Session:
+    """The session that `Session.save` wrote. adapter: that which it had.
 
-    Raises BundleError for a file that cannot be read or is damaged, InputError for a session of another model, and
-    OutOfPages if the caches have no room for it.
+    Raises BundleError for a file that cannot be read or is damaged, InputError for a session of another model or
+    adapter, and OutOfPages if the caches have no room for it.
     """
     shown = repr(os.fspath(path))
     file = opened(path, SESSION)
@@ -117,13 +121,24 @@ def restore(model: Generating, path: str | os.PathLike[str]) -> Session:
             f"{shown}: expected a session of this model, bundle {model.digest[:16]}…, got one of bundle"
             f" {manifest['model'][:16]}…; load that model, or begin a new session"
         )
+    _need_adapter(shown, manifest.get("adapter"), None if adapter is None else adapter.digest)
     tokens, pages = named(shown, _contents, model, file, manifest)
-    return Session(model, model.restored(tokens, pages), manifest["metadata"])
+    return Session(model, model.restored(tokens, pages), manifest["metadata"], adapter)
+
+
+def _need_adapter(shown: str, held: str | None, given: str | None) -> None:
+    if held == given:
+        return
+    wanted, got = (f"adapter {digest[:16]}…" if digest else "no adapter" for digest in (held, given))
+    raise InputError(f"{shown}: this session was computed with {wanted}, got {got}; give the same, or begin a new one")
 
 
 def _manifest(file: File) -> dict[str, Any]:
-    doc = object_of(manifest_of(file), "manifest", ("model", "tokens", "metadata"))
-    string_of(doc["model"], "manifest, model")
+    found = manifest_of(file)
+    more = ("adapter",) if isinstance(found, Mapping) and "adapter" in found else ()
+    doc = object_of(found, "manifest", ("model", "tokens", "metadata", *more))
+    for name in ("model", *more):
+        string_of(doc[name], f"manifest, {name}")
     mapping_of(doc["metadata"], "manifest, metadata")
     return doc
 

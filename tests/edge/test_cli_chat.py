@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from lite_runtime.bundle import read
+from lite_runtime.language import Adapter
 from tests.edge.test_cli import msedge
 from tests.language.talking import talking_bundle
-from tests.language.tiny import Sizes
+from tests.language.tiny import Sizes, Tiny
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -74,6 +76,23 @@ def test_a_session_continues(model: Path, tmp_path: Path) -> None:
     other.write_bytes(talking_bundle(seed=1))
     _, stderr = msedge("chat", other, "--prompt", "Two", *common, code=3)
     assert "expected a session of this model" in stderr
+
+
+def test_an_adapter(model: Path, tmp_path: Path) -> None:
+    for i, adapter in enumerate(Adapter(Tiny().adapter(i).arrays, read(model).digest) for i in range(2)):
+        adapter.save(tmp_path / f"{i}.msstate")
+    common = ("chat", model, "--prompt", "Hello", "--temperature", "0", "--max-tokens", "20")
+    with_first = (*common, "--adapter", tmp_path / "0.msstate")
+    with_second = (*common, "--adapter", tmp_path / "1.msstate")
+    assert len({msedge(*arguments)[0] for arguments in (common, with_first, with_second)}) == 3
+    assert msedge(*with_first, "--lookup", "--threads", "2")[0] == msedge(*with_first)[0]
+    session = ("--session", tmp_path / "a.mssession", "--json")
+    msedge(*with_first, *session)
+    assert lines(msedge(*with_first, *session)[0])[-1]["statistics"]["reused"] > 0
+    assert "computed with adapter" in msedge(*common, *session, code=3)[1]
+    Adapter({}, read(model).digest).save(tmp_path / "empty.msstate")
+    assert "got one that lacks layer.0" in msedge(*common, "--adapter", tmp_path / "empty.msstate", code=3)[1]
+    assert "rank 3, factor 0.5, of 6 products (query, result, down)" in " ".join(msedge("inspect", model)[0].split())
 
 
 def test_standard_input_is_one_message(model: Path) -> None:

@@ -47,7 +47,7 @@ def talking_bundle(sizes: Sizes = Sizes(), *, seed: int = 0, chat: bool = True, 
     """The file. chat: whether it has a chat template."""
     tiny = Tiny(sizes, seed=seed)
     metadata = {"language": {**tiny.about, "template": TEMPLATE, **about}}
-    return bundle.write(None, {"predict": tiny.graph}, metadata=metadata, extra={"tokenizer": pack(description(chat))})
+    return bundle.write(None, tiny.graphs(), metadata=metadata, extra={"tokenizer": pack(description(chat))})
 
 
 _BUNDLE = talking_bundle()

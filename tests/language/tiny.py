@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lite_runtime import bundle
+from lite_runtime.bundle import read
 from lite_runtime.graph import Array, Graph, Node, Value
+from lite_runtime.language.adapters import Adapter
 from lite_runtime.reference.blocked import Blocks, to_panels, weights
 
 
@@ -22,6 +25,19 @@ class Sizes(NamedTuple):
     hidden: int = 96
     vocabulary: int = 300
     context: int = 512
+
+
+class Target(NamedTuple):
+    """A product with adapters: its name in the bundle's metadata, its weight, and its sizes."""
+
+    name: str
+    weight: str
+    inputs: int
+    outputs: int
+
+
+RANK, FACTOR = 3, 0.5
+"""Of adapters."""
 
 
 class Tiny:
@@ -123,6 +139,49 @@ class Tiny:
             tuple(inputs), (Value("logits", "float32", ("wanted", s.vocabulary)),), tuple(self.nodes), self.constants
         )
 
+    def adapted(self) -> Graph:
+        """The graph of signature `adapted`: every product of `targets` also adds the adapter of its rows."""
+        graph, nodes, at = self.graph, list[Node](), 0
+        targets = {f"{target.weight}.q": target for target in self.targets}
+        for node in graph.nodes:
+            target = targets.get(node.inputs[1]) if node.op == "MatMulNBits" else None
+            if target is None:
+                nodes.append(node)
+                continue
+            (y,), x = node.outputs, node.inputs[0].removesuffix(".q")
+            attrs = {"K": target.inputs, "N": target.outputs, "rank": RANK, "offset": at}
+            nodes.append(node.replace(outputs=(f"{y}.base",)))
+            nodes.append(Node("LoraMatMul", (x, f"{y}.base", "adapters", "adapter_rows"), (y,), attrs, y))
+            at += RANK * (target.inputs + target.outputs)
+        more = (Value("adapters", "float32", ("slots", at)), Value("adapter_rows", "int32", ("rows",)))
+        return graph.replace(inputs=(*graph.inputs, *more), nodes=tuple(nodes))
+
+    @property
+    def targets(self) -> list[Target]:
+        """Queries and results of attention, and the last product of a layer."""
+        s = self.sizes
+        kinds = (("query", "q", s.width, s.heads * s.size), ("result", "o", s.heads * s.size, s.width),
+                 ("down", "d", s.hidden, s.width))  # fmt: skip
+        return [Target(f"layer.{i}.{name}", f"l{i}.{w}", k, n) for i in range(s.layers) for name, w, k, n in kinds]
+
+    def adapter(self, seed: int, rank: int = RANK, *, scale: float = 1.0) -> Adapter:
+        """Random numbers that change the model's answers."""
+        rng, arrays = np.random.default_rng(seed), {}
+        for target in self.targets:
+            a, b = rng.normal(size=(target.inputs, rank)), rng.normal(size=(rank, target.outputs))
+            arrays[f"{target.name}.lora_a"] = (a / target.inputs**0.5).astype(np.float32)
+            arrays[f"{target.name}.lora_b"] = (b * scale / rank**0.5).astype(np.float32)
+        return Adapter(arrays, read(self.bundle()).digest)
+
+    def merged(self, adapter: Adapter) -> Tiny:
+        """The same model whose dense weights, which `logits` reads, contain an adapter."""
+        made = copy(self)
+        made.dense = dict(self.dense)
+        for target in self.targets:
+            a, b = (adapter.arrays[f"{target.name}.lora_{part}"] for part in "ab")
+            made.dense[target.weight] = self.dense[target.weight] + np.float32(FACTOR) * (a @ b).T
+        return made
+
     @property
     def about(self) -> dict[str, Any]:
         """The metadata of the bundle."""
@@ -132,11 +191,19 @@ class Tiny:
             "width": s.width, "layers": s.layers, "heads": s.heads, "kv_heads": s.kv_heads, "head_size": s.size,
             "page": 16, "cache": self.cache, "window": 0, "activations": "int8" if self.integers else "float32",
             "stop": [2], "bos": 1, "add_bos": False, "template": None,
+            "adapters": {
+                "rank": RANK, "factor": FACTOR,
+                "targets": [{"name": t.name, "inputs": t.inputs, "outputs": t.outputs} for t in self.targets],
+            },
         }  # fmt: skip
 
     def bundle(self, **changes: Any) -> bytes:
         """The file."""
-        return bundle.write(None, {"predict": self.graph}, metadata={"language": {**self.about, **changes}})
+        return bundle.write(None, self.graphs(), metadata={"language": {**self.about, **changes}})
+
+    def graphs(self) -> dict[str, Graph]:
+        """By signature."""
+        return {"predict": self.graph, "adapted": self.adapted()}
 
     def logits(self, tokens: list[int]) -> Array:
         """Logits of every token of one text, with float activations: (tokens, vocabulary)."""
