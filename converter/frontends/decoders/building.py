@@ -142,10 +142,13 @@ class Building:
                       self.tensors.bias(role, i, model.hidden))
             for role in ("gate", "up")
         )  # fmt: skip
-        domain, attrs = (build.DOMAIN, {}) if model.activation == "Silu" else ("", {"approximate": "tanh"})
-        active = g.op(model.activation, [gate], f"{name}.active", domain=domain, **attrs)
-        y = g.op("Mul", [active, up], f"{name}.gated")
+        y = g.op("Mul", [self._active(gate, f"{name}.active"), up], f"{name}.gated")
         return self._added(i, y, "down", model.hidden, "ffn_post_norm", h)
+
+    def _active(self, gate: ir.Value, name: str) -> ir.Value:
+        silu = self.model.activation == "Silu"
+        domain, attrs = (build.DOMAIN, {}) if silu else ("", {"approximate": "tanh"})
+        return self.g.op(self.model.activation, [gate], name, domain=domain, **attrs)
 
     def _added(self, i: int, y: ir.Value, role: str, columns: int, norm: str, h: ir.Value) -> ir.Value:
         """h plus a product of y, which some families normalise first."""

@@ -54,10 +54,11 @@ class _Graph(Graph):
     ) -> ir.Value:
         if isinstance(matrix, Dense):
             y = self.op("Gemm", trimmed([x, self._dense(matrix), added]), name, transB=1)
-            return y if residual is None else self.op("Add", [residual, y], f"{name}.added")
+            return _rows(y if residual is None else self.op("Add", [residual, y], f"{name}.added"), matrix.shape[0])
         level = {} if self.activations == "float32" else {"accuracy_level": 4}
         inputs = trimmed([x, *self._blocks(matrix), None, None, added, residual])
-        return self.op("MatMulNBits", inputs, name, domain=build.DOMAIN, **block_format(matrix), **level)
+        y = self.op("MatMulNBits", inputs, name, domain=build.DOMAIN, **block_format(matrix), **level)
+        return _rows(y, matrix.shape[0])
 
 
 class _Learning(Building):
@@ -96,7 +97,10 @@ class _Learning(Building):
         )  # fmt: skip
         width = model.heads * model.head_size
         y = g.op("Reshape", [y, self._ints([-1, width])], f"{name}.attention.rows")
-        return _shaped(y, ir.DataType.FLOAT, ["rows", width])
+        return _rows(y, width)
+
+    def _active(self, gate: ir.Value, name: str) -> ir.Value:
+        return _rows(super()._active(gate, name), self.model.hidden)
 
     def _turned(self, x: ir.Value, rope: Rope, heads: int) -> ir.Value:
         part = 0 if rope.features == self.model.head_size else rope.features
@@ -141,8 +145,12 @@ class _Learning(Building):
         return self.g.constant(f"index.{number}", np.asarray(number, np.int64))
 
 
+def _rows(value: ir.Value, width: int) -> ir.Value:
+    return _shaped(value, ir.DataType.FLOAT, ["rows", width])
+
+
 def _shaped(value: ir.Value, dtype: ir.DataType | None, shape: list[int | str]) -> ir.Value:
-    """Say of a value whose rows are those of all texts that it has as many as others: inference cannot know it."""
+    """Say which values have equal sizes, where inference does not see it; gradients then need not ask at run time."""
     assert dtype is not None
     value.type, value.shape = ir.TensorType(dtype), ir.Shape(shape)
     return value
