@@ -106,7 +106,8 @@ def serve(
 
 
 def _look(settings: Settings) -> None:
-    """Report empty folders. Raises GatewayError for a missing store, which would otherwise be created empty."""
+    """Report empty folders. Raises GatewayError for a missing folder of adapters, and for a missing store, which would
+    otherwise be created empty."""
     from edge.gateway.errors import GatewayError
 
     store = settings.personal.store
@@ -114,6 +115,9 @@ def _look(settings: Settings) -> None:
         raise GatewayError(
             500, f"personal.store: expected the file that a federated run's `[sync] store` names, got none at {store!r}"
         )
+    adapters = settings.language.adapters
+    if adapters and not Path(adapters).is_dir():
+        raise GatewayError(500, f"language.adapters: expected a folder MODEL/NAME.msstate, got none at {adapters!r}")
     for text in settings.models if settings.logs.format == "text" else ():
         if Path(text).is_dir() and not os.listdir(text):
             say(f"{text}: no models yet; add NAME.mslite or NAME/1/model.mslite to this folder")

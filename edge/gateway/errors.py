@@ -11,9 +11,10 @@ class GatewayError(MsedgeError):
     """A request that is refused, or a gateway that cannot start.
 
     status: the HTTP status, used as by Triton and other servers of the Open Inference Protocol: 400 invalid request,
-    401 and 403 missing or insufficient token, 404 not found, 405, 413 too large, 415 unknown encoding, 429 overloaded
-    (with `retry_after`), 499 the client closed the connection, 500 an internal error, 501 not supported, 503 not
-    available now, 504 the deadline passed. retry_after: seconds after which a retry makes sense; None: unknown.
+    401 and 403 missing or insufficient token, 404 not found, 405, 413 too large, 415 unknown encoding, 422 an adapter
+    that cannot be used, 429 overloaded (with `retry_after`), 499 the client closed the connection, 500 an internal
+    error, 501 not supported, 503 not available now, 504 the deadline passed. retry_after: seconds after which a retry
+    makes sense; None: unknown.
     """
 
     def __init__(self, status: int, text: str, *, retry_after: float | None = None) -> None:

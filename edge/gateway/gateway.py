@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.gateway.access.addresses import is_loopback
 from edge.gateway.access.gate import Gate
-from edge.gateway.access.grants import ANYBODY, Grant
+from edge.gateway.access.grants import ANYBODY, Grant, matches
 from edge.gateway.access.peers import Peers
 from edge.gateway.adjust import Adjust
 from edge.gateway.batching.admission import Limits
@@ -330,7 +330,7 @@ class Gateway:
         fields = ask.fields
         return self.peers.of(ask.peer, fields.get("x-forwarded-for") or fields.get("forwarded"))
 
-    def _demand_device(self, device: str, ask: Ask) -> None:
+    def demand_device(self, device: str, ask: Ask) -> None:
         """Raise GatewayError (403), the same for devices that exist and others, unless the client is that device."""
         with self._telling(ask):
             if self.settings.access.devices == "certificate":
@@ -400,7 +400,7 @@ class Gateway:
         job is changed to use the common model, with a note in its reply. Raises GatewayError: 400 for an invalid name,
         403 for a device that the client is not."""
         check_device(job.device)
-        self._demand_device(job.device, ask)
+        self.demand_device(job.device, ask)
         if self.personal is None:
             job.device, job.notes["personal"] = "", GLOBAL.note
             return True
@@ -466,6 +466,19 @@ class Gateway:
         versions = [s for s in self.repository.served() if s.name == name and isinstance(s, Served) and s.language]
         created = int(self.statistics.begun)
         return {"id": name, "object": "model", "created": created, "owned_by": "msedge"} if versions else {}
+
+    async def adapted_models(self, name: str, grant: Grant, certificate: str) -> list[dict[str, Any]]:
+        """A model with each of the adapters that a client may use, in OpenAI's words; none unless it is a language
+        model that is loaded. Raises GatewayError (429)."""
+        told = self.language_model(name)
+        if not told or not self.settings.language.adapters:
+            return []
+        found = await self.aside(self.languages.adapters.names, name)
+        if self.settings.access.devices == "certificate":
+            own = [one for one in found if one == certificate]
+        else:
+            own = [one for one in found if matches(one, grant.devices)]
+        return [{**told, "id": f"{name}:{one}", "parent": name} for one in own]
 
     def metadata(self) -> dict[str, Any]:
         """The protocol's server metadata."""

@@ -24,7 +24,7 @@ from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.learning import checkpoint
 
-__all__ = ["Adapter", "Layout", "NoSlot", "Slots", "Target", "layout"]
+__all__ = ["Adapter", "Layout", "NoSlot", "Slots", "Target", "blank", "layout"]
 
 _MOST = 1 << 28
 """Numbers of an adapter, at most."""
@@ -144,6 +144,15 @@ class Adapter:
                 "the model with a higher rank, or train the adapter with a lower one"
             )
         return a, b
+
+
+def blank(places: Layout, model: str) -> Adapter:
+    """An adapter of rank 1 that changes nothing."""
+    arrays = {}
+    for name, inputs, outputs in places.targets:
+        arrays[f"{name}.lora_a"] = np.zeros((inputs, 1), np.float32)
+        arrays[f"{name}.lora_b"] = np.zeros((1, outputs), np.float32)
+    return Adapter(arrays, model)
 
 
 class Holds(Protocol):

@@ -20,6 +20,7 @@ from edge.gateway.http.bodies import object_in, read_body
 from edge.gateway.http.compression import compressed
 from edge.gateway.http.crowd import Crowd
 from edge.gateway.http.texts import Texts
+from edge.gateway.language.adapters import parted
 from edge.gateway.models.entry import Asleep
 from edge.gateway.operate.room import Held
 from edge.gateway.operate.tls import certificate_name
@@ -401,8 +402,21 @@ class _Handlers:
 
     async def model_ready_v1(self, request: web.Request) -> web.Response:
         name, version = _named(request)
+        name, person = parted(name)
+        if person is not None:
+            return _json(await self._adapted(request, name, person))
         self._gateway.demand_ready(name, version)
         return _json({"name": name, "ready": True, **self._gateway.language_model(name)})
+
+    async def _adapted(self, request: web.Request, name: str, person: str) -> Mapping[str, Any]:
+        """A model with an adapter. Raises GatewayError (404), the same for adapters of others and those that do not
+        exist."""
+        grant = self._gateway.admit(request.headers, request.remote or "", "infer", name)
+        told = await self._gateway.adapted_models(name, grant, certificate_name(request.get_extra_info("peercert")))
+        found = next((row for row in told if row["id"] == f"{name}:{person}"), None)
+        if found is None:
+            raise GatewayError(404, f"model {name!r:.80} has no adapter {person!r:.80} that you may use")
+        return {"name": found["id"], "ready": True, **found}
 
     async def model_config(self, request: web.Request) -> web.Response:
         return _json(await self._awake(self._gateway.repository.configuration, request))
@@ -437,6 +451,9 @@ class _Handlers:
         rows, patterns = self._gateway.repository.index(ready_only=True), _GRANT.get().models
         names = dict.fromkeys(row["name"] for row in rows if matches(row["name"], patterns))
         data = [told for name in names if (told := self._gateway.language_model(name))]
+        certificate = certificate_name(request.get_extra_info("peercert"))
+        for name in names:
+            data += await self._gateway.adapted_models(name, _GRANT.get(), certificate)
         return _json({"models": list(names), "object": "list", "data": data})
 
     async def load(self, request: web.Request) -> web.Response:

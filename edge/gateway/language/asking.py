@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from edge.gateway.exchange import Ask
 from edge.gateway.infer import LABEL
 from edge.gateway.infer import Host as Desk
+from edge.gateway.language.adapters import parted
 from edge.gateway.language.body import ParameterError
 from edge.gateway.language.host import Host, News, Ticket
 from edge.gateway.language.replies import DONE, Chat, Completion, Form
@@ -51,6 +52,10 @@ class Gateway(Desk, Protocol):
         """Who a request belongs to."""
         raise NotImplementedError
 
+    def demand_device(self, device: str, ask: Ask) -> None:
+        """Raise GatewayError (403) unless the client is that device."""
+        raise NotImplementedError
+
 
 class Asking:
     """One request: call `begin`, then `events` or `whole`, and in any case `end`."""
@@ -69,12 +74,19 @@ class Asking:
         gateway.under_way += 1
 
     async def begin(self, given: Mapping[str, Any]) -> None:
-        """Accept the request with that body. Raises GatewayError: 400, 401, 403, 404, 429, 503."""
-        gateway, name = self._gateway, given.get("model")
+        """Accept the request with that body. Raises GatewayError: 400, 401, 403, 404, 422, 429, 503."""
+        gateway, name, person = self._gateway, given.get("model"), None
         if isinstance(name, str):
+            name, person = parted(name)
             self._ask = self._ask._replace(model=name, body=memoryview(b"{}"))
             gateway.admit_inference(self._ask)
+        if person is not None:
+            gateway.demand_device(person, self._ask)
         served, host = await self._routed(name)
+        adapter = None
+        if person is not None:
+            adapters = gateway.languages.adapters
+            adapter = await gateway.aside(partial(adapters.load, served.name, engine=host.engine), person)
         wish = await gateway.aside(partial(self._read, model=host.model, capacity=host.capacity), given)
         self._wish: Wish = wish
         answers = sum(map(len, wish.requests))
@@ -82,12 +94,14 @@ class Asking:
         tokenizer, template = host.model.tokenizer, None
         if wish.tools:
             template = host.model.about.get("template") or (tokenizer.chat_template if tokenizer is not None else "")
-        self._form: Form = self._reply(served.name, answers, wish.top, tokenizer, template)
+        called = served.name if person is None else f"{served.name}:{person}"
+        self._form: Form = self._reply(called, answers, wish.top, tokenizer, template)
         timeout = served.config.timeout or gateway.settings.batching.timeout or inf
         owner, first = gateway.owner(self._ask), 0
         for requests in wish.requests:
             tell = partial(self._tell, first)
-            self._tickets.append(Ticket(requests, tell, owner=owner, deadline=self._arrived + timeout))
+            deadline = self._arrived + timeout
+            self._tickets.append(Ticket(requests, tell, owner=owner, deadline=deadline, adapter=adapter))
             host.submit(self._tickets[-1])
             first += len(requests)
 
@@ -138,8 +152,11 @@ class Asking:
         if not isinstance(name, str) or not name:
             raise ParameterError("model", "model: expected the name of a model, got none", "missing_required_parameter")
         route = partial(
-            self._gateway.repository.route, name, "",
-            self._ask.fields.get(LABEL, ""), self._ask.fields.get("x-request-id", ""),
+            self._gateway.repository.route,
+            name,
+            "",
+            self._ask.fields.get(LABEL, ""),
+            self._ask.fields.get("x-request-id", ""),
         )
         try:
             served = route()
@@ -179,5 +196,3 @@ class Asking:
             "prompt_tokens": prompt, "completion_tokens": self._generated, "total_tokens": prompt + self._generated,
             "prompt_tokens_details": {"cached_tokens": sum(ticket.text.reused for ticket in self._tickets)},
         }  # fmt: skip
-
-

@@ -34,6 +34,7 @@ _GAUGES = (
     ("waiting", "gauge", "Texts that wait for room"),
     ("pages", "gauge", "Pages of the caches, of 16 tokens"),
     ("free_pages", "gauge", "Pages that no text uses"),
+    ("adapters", "gauge", "Adapters that are in memory"),
     ("interrupted_total", "counter", "Texts that gave way to older ones, and began again"),
 )
 

@@ -15,6 +15,7 @@ from edge.gateway.language.forecast import Load, Pace, wait
 from edge.gateway.language.scheduler import Scheduler, Text, Work
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
+from lite_runtime.language.adapters import Adapter
 from lite_runtime.language.answer import Answer, Piece, Request
 from lite_runtime.language.engine import Part
 from lite_runtime.language.generation import LanguageModel
@@ -44,11 +45,19 @@ class Ticket:
     """
 
     def __init__(
-        self, requests: Sequence[Request], tell: Callable[[list[News]], None], *, owner: str = "", deadline: float = inf
+        self,
+        requests: Sequence[Request],
+        tell: Callable[[list[News]], None],
+        *,
+        owner: str = "",
+        deadline: float = inf,
+        adapter: Adapter | None = None,
     ) -> None:
-        """requests: one for each answer, with the same prompt."""
+        """requests: one for each answer, with the same prompt. adapter: it must fit the model."""
         self.requests, self.tell, self.deadline = requests, tell, deadline
-        self.text = Text(requests[0].tokens, forks=len(requests) - 1, owner=owner, arrived=perf_counter())
+        self.text = Text(
+            requests[0].tokens, forks=len(requests) - 1, owner=owner, arrived=perf_counter(), adapter=adapter
+        )
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -89,12 +98,13 @@ class Host:
         return self._scheduler.most
 
     def figures(self) -> dict[str, int]:
-        """The texts that run and wait, free pages, and how often a text was interrupted."""
+        """The texts that run and wait, pages and adapters, and how often a text was interrupted."""
         with self._turn:
             of = self._scheduler
             return {
                 "running": len(of.running), "waiting": len(of.waiting), "interrupted_total": of.interrupted,
                 "pages": self.engine.pages.count, "free_pages": self.engine.pages.free,
+                "adapters": len(of.slots),
             }  # fmt: skip
 
     def submit(self, ticket: Ticket) -> None:

@@ -4,7 +4,9 @@ Texts that are being written get one token a run; what is left of the run is for
 admitted when its prompt fits the free pages. When a text that is being written finds no page, kept prefixes are given
 back, and then the youngest running text gives way: it begins again later, with what it has written as its prompt
 (Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.5).
-The oldest running text is never interrupted, and fits alone, so every text ends.
+The oldest running text is never interrupted, and fits alone, so every text ends. A text with an adapter also needs a
+slot that has it: one whose adapter no running text uses is taken from the adapter that was used least recently. Texts
+are admitted in their order, so that one that waits for a slot is not overtaken.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple, Protocol
 
+from lite_runtime.language.adapters import Adapter, Slots
 from lite_runtime.language.engine import CHUNK, Sequence
 from lite_runtime.language.kept import Kept
 from lite_runtime.language.pages import PAGE, Pages, needed
@@ -35,16 +38,35 @@ class Caches(Protocol):
     def end(self, sequence: Sequence) -> None:
         """Forget a sequence."""
 
+    @property
+    def free_slots(self) -> int:
+        """Slots without an adapter."""
+
+    def attach(self, adapter: Adapter) -> int:
+        """Put an adapter into a free slot; its number."""
+
+    def detach(self, slot: int) -> None:
+        """Free a slot."""
+
 
 class Text:
     """A text that is being continued: a prompt, and what was written after it."""
 
-    __slots__ = ("arrived", "ended", "forks", "owner", "reused", "sequence", "started", "tokens")
+    __slots__ = ("adapter", "arrived", "ended", "forks", "owner", "reused", "sequence", "started", "tokens")
 
-    def __init__(self, prompt: Items[int], *, forks: int = 0, owner: str = "", arrived: float = 0.0) -> None:
+    def __init__(
+        self,
+        prompt: Items[int],
+        *,
+        forks: int = 0,
+        owner: str = "",
+        arrived: float = 0.0,
+        adapter: Adapter | None = None,
+    ) -> None:
         """forks: further texts with the same prompt, which begin when it is computed. owner: prefixes are shared
-        between texts of one owner only."""
+        between texts of one owner only. adapter: it must fit the model."""
         self.tokens, self.forks, self.owner, self.arrived = list(prompt), forks, owner, arrived
+        self.adapter = adapter
         self.sequence = Sequence()
         """The tokens that are in the caches: the first ones of `tokens`."""
         self.reused = 0
@@ -83,6 +105,8 @@ class Scheduler:
         self.running: list[Text] = []
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         """Ended texts by owner, the owner whose text was used least recently first."""
+        self.slots = Slots(caches, self._forget)
+        """Adapters; each running text uses its own."""
         self.interrupted = 0
         """How often a text gave way so far."""
 
@@ -99,6 +123,7 @@ class Scheduler:
         """Drop texts that have ended. Their prefix is kept for later ones, until its pages are needed."""
         for text in [text for text in self.running if text.ended]:
             self.running.remove(text)
+            self.slots.give_back(text.sequence.adapter)
             self._keep(text)
         if any(text.ended for text in self.waiting):
             self.waiting = deque(text for text in self.waiting if not text.ended)
@@ -107,8 +132,9 @@ class Scheduler:
         """The further texts with the prompt of one whose prompt is in the caches; they run from now on."""
         made = []
         for _ in range(text.forks):
-            other = Text(text.tokens, owner=text.owner, arrived=text.arrived)
+            other = Text(text.tokens, owner=text.owner, arrived=text.arrived, adapter=text.adapter)
             other.sequence, other.started = self._caches.fork(text.sequence), True
+            self.slots.take(text.adapter)
             made.append(other)
         at = self.running.index(text) + 1
         self.running[at:at] = made
@@ -135,7 +161,7 @@ class Scheduler:
         """Forget everything; the texts that were not finished."""
         left = [*self.running, *self.waiting]
         for text in self.running:
-            self._caches.end(text.sequence)
+            self._leave(text)
         self.running, self.waiting = [], deque()
         while self._drop_kept():
             pass
@@ -163,13 +189,16 @@ class Scheduler:
         text = self.waiting[0]
         if self.running and len(self.running) + 1 + text.forks > self.most:
             return False
+        if not self.slots.room(text.adapter):
+            return False
+        slot = self.slots.take(text.adapter)
         kept = self._kept.get(text.owner)
-        text.sequence = kept.take(text.tokens) if kept is not None else Sequence()
+        text.sequence = kept.take(text.tokens, slot) if kept is not None else Sequence(adapter=slot)
         if kept is not None:
             self._kept.move_to_end(text.owner)
         wanted = _pages(text, text.missing, self._caches.pages) + len(self.running)
         if self.running and not self._free_for(wanted, work):
-            self._caches.end(text.sequence)
+            self._leave(text)
             return False
         if not text.started:
             text.started, text.reused = True, len(text.sequence)
@@ -185,7 +214,7 @@ class Scheduler:
                 return False
             self.running.pop()
             work[:] = [one for one in work if one.text is not youngest]
-            self._caches.end(youngest.sequence)
+            self._leave(youngest)
             self.waiting.appendleft(youngest)
             self.interrupted += 1
         return True
@@ -198,6 +227,16 @@ class Scheduler:
             if not self._drop_kept():
                 return False
         return True
+
+    def _leave(self, text: Text) -> None:
+        """Give back what a text has in the caches, and its adapter."""
+        self.slots.give_back(text.sequence.adapter)
+        self._caches.end(text.sequence)
+
+    def _forget(self, slot: int) -> None:
+        """The adapter in this slot makes way: prefixes that were computed with it are of no use."""
+        for kept in self._kept.values():
+            kept.forget(slot)
 
     def _keep(self, text: Text) -> None:
         kept = self._kept.get(text.owner)

@@ -7,10 +7,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from edge.gateway.language.adapters import Adapters
 from edge.gateway.language.figures import Figures
 from edge.gateway.language.forecast import LEAST, Pace
 from edge.gateway.language.host import Host, Send
 from edge.gateway.operate.settings import Settings
+from lite_runtime.language.adapters import blank
 from lite_runtime.language.engine import CHUNK, Engine, Part
 from lite_runtime.language.generation import LanguageModel
 from lite_runtime.language.pages import PAGE
@@ -32,6 +34,7 @@ class Languages:
     def __init__(self, settings: Settings, memory: int, send: Send, bug: Callable[[BaseException, str], None]) -> None:
         """memory: bytes that the process may use. send, bug: see `Host`."""
         self._settings, self._memory, self._send, self._bug = settings, memory, send, bug
+        self.adapters = Adapters(settings.language.adapters, settings.language.adapters_loaded)
         self._figures: dict[tuple[str, str], Figures] = {}
         self._hosts: WeakSet[Host] = WeakSet()
 
@@ -40,7 +43,8 @@ class Languages:
         if "language" not in served.model.bundle.metadata:
             return None
         settings, config = self._settings, served.config
-        model = LanguageModel(served.model, positions=self._positions(served))
+        positions, adapters = self._sizes(served)
+        model = LanguageModel(served.model, positions=positions, adapters=adapters)
         pace = Pace()
         _warm(model.engine, pace)
         most = min(config.max_batch or settings.language.texts, CHUNK)
@@ -65,16 +69,23 @@ class Languages:
         for host in tuple(self._hosts):
             host.stop()
 
-    def _positions(self, served: Served) -> int:
+    def _sizes(self, served: Served) -> tuple[int, int]:
         """Tokens that the caches of a model hold: what the settings say, or some of the longest texts, but no more than
-        a quarter of the memory."""
-        smallest = Engine(served.model, PAGE)
-        room = self._memory // 4 // max(1, smallest.bytes_per_token)
-        return self._settings.language.tokens or max(PAGE, min(CONTEXTS * smallest.context, room))
+        a quarter of the memory. And adapters: no more than another quarter holds."""
+        smallest, words, quarter = Engine(served.model, PAGE, 0), self._settings.language, self._memory // 4
+        room = quarter // max(1, smallest.bytes_per_token)
+        adapters = min(words.adapters_loaded, quarter // max(1, smallest.bytes_per_adapter))
+        return words.tokens or max(PAGE, min(CONTEXTS * smallest.context, room)), max(1, adapters)
 
 
 def _warm(engine: Engine, pace: Pace) -> None:
     """Run a few tokens, so that missing kernels are noticed and speeds are known."""
+    if engine.layout is not None:
+        slot = engine.attach(blank(engine.layout, engine.model.bundle.digest))
+        sequence = engine.start(slot)
+        engine.run([Part(sequence, [0])])
+        engine.end(sequence)
+        engine.detach(slot)
     most = min(CHUNK, engine.context - 2, engine.pages.count * PAGE - 2)
     for size in (1, min(LEAST, most), min(LEAST, most), most):
         if size < 1 or (size > LEAST and pace.token * size > WARM):

@@ -156,6 +156,10 @@ class Language(_Section, frozen=True):
     quarter of the memory holds."""
     texts: Count = 32
     """Texts of a model that are computed at once, unless its own file has `max_batch`."""
+    adapters: Path = ""
+    """Folder of adapters, MODEL/NAME.msstate, which clients ask for as MODEL:NAME; "": none."""
+    adapters_loaded: Count = 16
+    """Adapters of a model that are in memory at once; texts with further ones wait."""
 
 
 class Tls(_Section, frozen=True):

@@ -22,7 +22,7 @@ _TEXT: Schema = {"type": "string"}
 _BOOL: Schema = {"type": "boolean"}
 _IDS: Schema = {"type": "array", "items": _whole(0), "minItems": 1}
 _COMMON: dict[str, Schema] = {
-    "model": {**_TEXT, "minLength": 1},
+    "model": {**_TEXT, "minLength": 1, "description": "A language model, or MODEL:ADAPTER."},
     "stream": {**_BOOL, "description": "Whether the reply comes as server-sent events; the last one is `[DONE]`."},
     "stream_options": {"type": "object", "properties": {"include_usage": _BOOL}, "additionalProperties": False},
     "n": {**_whole(1, 16), "description": "Answers to each prompt; they share what was computed of it."},

@@ -65,10 +65,15 @@ _PROTOCOL: Mapping[str, Schema] = {
     "Ready": _object({"ready": {"const": True}}),
     "ModelReady": _object(
         {
-            "name": TEXT, "ready": {"const": True},
-            "id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT,
+            "name": TEXT,
+            "ready": {"const": True},
+            "id": TEXT,
+            "object": {"const": "model"},
+            "created": COUNT,
+            "owned_by": TEXT,
+            "parent": _about(TEXT, "The model without its adapter."),
         },
-        optional="name id object created owned_by",
+        optional="name id object created owned_by parent",
     ),
     "Server": _object({"name": TEXT, "version": TEXT, "extensions": _list(TEXT)}),
     "TensorMetadata": _object(

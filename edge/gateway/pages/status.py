@@ -27,6 +27,7 @@ REASONS: Mapping[int, str] = {
     408: "too slow",
     413: "too large",
     415: "unknown encoding",
+    422: "unusable adapter",
     429: "overloaded",
     431: "head too large",
     499: "client disconnected",

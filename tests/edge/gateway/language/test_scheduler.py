@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from edge.gateway.language.forecast import LEAST, STALL, Load, Pace, wait
 from edge.gateway.language.scheduler import Scheduler, Text, Work
+from lite_runtime.language.adapters import Adapter
 from lite_runtime.language.engine import CHUNK, Sequence
 from lite_runtime.language.pages import PAGE, Pages, needed
 
 
 class Caches:
-    """What an engine does with pages, without memory."""
+    """What an engine does with pages and slots, without memory."""
 
-    def __init__(self, pages: int) -> None:
+    def __init__(self, pages: int, slots: int = 0) -> None:
         self.pages = Pages(pages)
+        self.held: list[Adapter | None] = [None] * slots
+
+    @property
+    def free_slots(self) -> int:
+        return self.held.count(None)
+
+    def attach(self, adapter: Adapter) -> int:
+        slot = self.held.index(None)
+        self.held[slot] = adapter
+        return slot
+
+    def detach(self, slot: int) -> None:
+        assert self.held[slot] is not None
+        self.held[slot] = None
 
     def fork(self, sequence: Sequence) -> Sequence:
         self.pages.share(sequence.pages)
-        return Sequence(sequence.tokens, sequence.pages)
+        return Sequence(sequence.tokens, sequence.pages, sequence.adapter)
 
     def cut(self, sequence: Sequence, length: int) -> None:
         kept = needed(length)
@@ -43,11 +59,15 @@ class Caches:
             sequence.tokens += text.tokens[len(sequence) :][:count]
 
 
+PEOPLE = [Adapter({"x": np.full(1, i, np.float32)}, "") for i in range(6)]
+
+
+@pytest.mark.parametrize("slots", [0, 1, 3])
 @pytest.mark.parametrize("seed", range(8))
-def test_every_text_ends_and_no_page_is_lost(seed: int) -> None:
+def test_every_text_ends_and_no_page_is_lost(seed: int, slots: int) -> None:
     rng = random.Random(seed)
     pages, most = rng.choice([(8, 4), (20, 8), (64, 16)])
-    caches = Caches(pages)
+    caches, people = Caches(pages, slots), [None, *PEOPLE] if slots else [None]
     scheduler = Scheduler(caches, most)
     wanted: dict[Text, int] = {}
     ended = 0
@@ -57,7 +77,7 @@ def test_every_text_ends_and_no_page_is_lost(seed: int) -> None:
         if step <= 600 and rng.random() < 0.15:
             length = rng.randint(1, pages * PAGE // 2)
             prompt = [rng.randint(0, 1) for _ in range(length)] if rng.random() < 0.5 else [7] * length
-            text = Text(prompt, forks=rng.choice([0, 0, 0, 1, 3]), owner=rng.choice("ab"))
+            text = Text(prompt, forks=rng.choice([0, 0, 0, 1, 3]), owner=rng.choice("ab"), adapter=rng.choice(people))
             wanted[text] = length + rng.randint(1, pages * PAGE - length)
             scheduler.add(text)
         if wanted and step <= 600 and rng.random() < 0.02:
@@ -73,6 +93,8 @@ def test_every_text_ends_and_no_page_is_lost(seed: int) -> None:
         before = {one.text: one.text.missing for one in work}
         oldest = scheduler.running[0] if scheduler.running else None
         assert oldest is None or any(one.text is oldest for one in work), "the oldest is never held up"
+        for text in scheduler.running:
+            assert text.adapter == (caches.held[text.sequence.adapter] if text.sequence.adapter >= 0 else None)
         last = [one.text for one in work if one.last]
         caches.run(work)
         assert all(one.text.missing == before[one.text] - one.tokens for one in work)
@@ -88,6 +110,26 @@ def test_every_text_ends_and_no_page_is_lost(seed: int) -> None:
     scheduler.clear()
     assert caches.pages.free == pages
     assert scheduler.interrupted
+    assert all(not held.texts for held in scheduler.slots._used.values()) and (not slots or len(scheduler.slots))
+
+
+def test_texts_wait_for_slots_in_their_order() -> None:
+    caches = Caches(64, 1)
+    scheduler = Scheduler(caches, 8)
+    first, other, same, plain = (Text([5] * 20, adapter=a) for a in (PEOPLE[0], PEOPLE[1], PEOPLE[0], None))
+    for text in (first, other, same, plain):
+        scheduler.add(text)
+    caches.run(scheduler.step())
+    assert scheduler.running == [first] and [*scheduler.waiting] == [other, same, plain]
+    first.ended = True
+    scheduler.sweep()
+    caches.run(scheduler.step())
+    assert scheduler.running == [other] and other.reused == 0  # the kept text of another adapter is of no use, and gone
+    other.ended = True
+    scheduler.sweep()
+    caches.run(scheduler.step())
+    assert scheduler.running == [same, plain] and (same.reused, plain.reused) == (0, 0)
+    assert caches.held == [PEOPLE[0]]
 
 
 def test_prompts_are_cut_while_others_write() -> None:
