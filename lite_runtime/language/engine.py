@@ -307,11 +307,13 @@ def _caches(model: Model, pages: int) -> Mapping[str, Array]:
     if held.keys() != wanted or not layers:
         names = ", ".join(sorted(held.keys() ^ wanted))[:80]
         raise InputError(f"expected a cache of keys and one of values for each layer, got {names or 'none'}")
-    kinds = {(v.dtype, _heads_and_size(v)) for v in held.values()}
+    kinds = {(v.dtype, *_heads_and_size(v)) for v in held.values()}
     if len(kinds) > 1:
         raise InputError(f"expected caches of the same type in all layers, got {len(kinds)}; convert the model again")
+    ((dtype, heads, size),) = kinds
+    shapes = {KEYS: (pages, heads, size, PAGE), VALUES: (pages, heads, PAGE, size)}
     try:
-        return {name: _zeros((pages, *v.shape[1:]), v.dtype) for name, v in held.items() if v.shape is not None}
+        return {name: _zeros(shapes[KEYS if name.startswith(KEYS) else VALUES], dtype) for name in held}
     except (MemoryError, ValueError):
         raise InputError(f"no memory for caches of {pages * PAGE} tokens; load it with fewer (positions=…)") from None
 

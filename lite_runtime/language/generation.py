@@ -133,8 +133,8 @@ class LanguageModel:
         are no part of it. logprobs: also log-probabilities, with those of so many most probable tokens.
         response_format: what the answer must be (`lite_runtime.language.constraints`). speculate: several tokens in one
         run where the text repeats itself ("lookup") or by the draft model; greedy answers are the same without.
-        session: whose caches continue with this text. sampling: fields of `Sampling`; greedy by default. Closing the
-        iterator ends the answer.
+        session: whose caches continue with this text; it has one answer at a time. sampling: fields of `Sampling`;
+        greedy by default. Closing the iterator ends the answer.
         Raises InputError, before anything runs, for options out of their range and a prompt that does not fit.
         """
         request = self.request(
@@ -196,10 +196,12 @@ class LanguageModel:
         with self._lock:
             if session is None:
                 return self._kept.take(tokens)
+            session.check_free(self)
             held = session.sequence
             self.engine.cut(held, min(common(held.tokens, tokens), len(tokens) - 1))
             if not len(held):
                 session.sequence = self._kept.take(tokens)
+            session.answering = True
             return session.sequence
 
     def end(self, sequence: Sequence) -> None:
@@ -222,10 +224,10 @@ class LanguageModel:
         """A run of the engine; texts that are only kept make room for it."""
         return self._with_room(lambda: self.engine.run(parts))
 
-    def copied(self, sequence: Sequence) -> dict[str, Array]:
-        """The pages of a sequence."""
+    def copied(self, sequence: Sequence) -> tuple[list[int], dict[str, Array]]:
+        """The tokens of a sequence and its pages, between two runs."""
         with self._lock:
-            return self.engine.copied(sequence)
+            return list(sequence.tokens), self.engine.copied(sequence)
 
     def restored(self, tokens: Items[int], pages: Mapping[str, Array]) -> Sequence:
         """A sequence with the pages that `copied` gave."""
@@ -250,11 +252,15 @@ class LanguageModel:
         with self._lock:
             return answer.take(logits, self.engine)
 
+    def answer(self, request: Request, sequence: Sequence) -> Answer:
+        """The answer to a request, which `sequence` will hold; several answers to one request are independent."""
+        words = self.tokenizer
+        return Answer(request, sequence, None if words is None else words.detokenizer(padded=True))
+
     def _pieces(self, request: Request, session: Session | None) -> Generator[Piece]:
         sequence = self.begin(request.tokens, session)
         try:
-            detokenizer = None if self.tokenizer is None else self.tokenizer.detokenizer()
-            answer = Answer(request, sequence, detokenizer)
+            answer = self.answer(request, sequence)
             while answer.finished is None:
                 (logits,) = self.run([self.part(answer)])
                 yield self.take(answer, logits)
@@ -263,6 +269,8 @@ class LanguageModel:
                 request.proposer.close()
             if session is None:
                 self.end(sequence)
+            else:
+                session.answering = False
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 

@@ -150,9 +150,7 @@ class Host:
         return min(answer.request.limit - written, max(self.pace.answer - written, 1.0))
 
     def _place(self, ticket: Ticket, index: int) -> _Place:
-        tokenizer = self.model.tokenizer
-        detokenizer = None if tokenizer is None else tokenizer.detokenizer()
-        return _Place(ticket, index, Answer(ticket.requests[index], ticket.text.sequence, detokenizer))
+        return _Place(ticket, index, self.model.answer(ticket.requests[index], ticket.text.sequence))
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
