@@ -97,6 +97,11 @@ class Piece(NamedTuple):
     finish_reason: Finish | None = None
     statistics: Statistics | None = None
 
+    def joined(self, after: Piece) -> Piece:
+        """This piece and the one after it as one."""
+        parts = self.text + after.text, self.tokens + after.tokens, self.logprobs + after.logprobs
+        return Piece(*parts, after.finish_reason, after.statistics)
+
 
 class Request(NamedTuple):
     """What is asked for, checked. tokens: of the prompt, at least one. limit: most tokens of the answer. ends: tokens

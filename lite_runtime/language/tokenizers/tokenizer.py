@@ -79,6 +79,11 @@ class Tokenizer:
         """The number of ids: the least size of the model's vocabulary."""
         return len(self.description.tokens)
 
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(map(len, self.description.tokens))
+
     @property
     def chat_template(self) -> str:
         """The template that turns a list of messages into a text, or ""."""
