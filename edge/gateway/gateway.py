@@ -55,7 +55,6 @@ from edge.gateway.shared.regions import Borrowed, Regions
 from edge.gateway.sources.made import sources_of
 from edge.gateway.sources.trust import Trust
 from edge.gateway.sources.watching import SourceState
-from lite_runtime.language.pages import PAGE
 
 if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
@@ -674,8 +673,7 @@ class Gateway:
             served.outer = {**served.outer, served.first: processing.ports}
         served.language = self.languages.host(served)
         if served.language is not None:
-            engine = served.language.engine
-            served.resident += engine.bytes_per_token * PAGE * engine.pages.count
+            served.resident += served.language.engine.working_bytes
             return
         shapes = served.fixed_shapes(served.first)
         if shapes is not None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["of_messages", "of_text"]
 
+_DEEPEST = 32
+"""Levels of lists and objects in messages and tools: as many as a template is given."""
 _MARK = "\ufdd0"
 """A number that Unicode keeps free of characters: put into texts of messages where a special token would be found."""
 
@@ -43,7 +45,7 @@ def of_messages(
     if not template:
         raise InputError("this model has no chat template; give a prompt instead of messages")
     special = _special(tokenizer)
-    marked, offered = _marked(messages, special), _marked(tools, special)
+    marked, offered = _marked(messages, special, "messages"), _marked(tools, special, "tools")
     names: dict[str, Any] = {f"{name}_token": tokenizer.id_to_token(number) for name, number in tokenizer.ids.items()}
     text = _template(template).render(marked, tools=offered, **names)
     return [number for part in text.split(_MARK) for number in tokenizer.encode(part, add=False)]
@@ -68,11 +70,13 @@ def _special(tokenizer: Tokenizer) -> re.Pattern[str] | None:
     return re.compile("|".join(f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in tokens))
 
 
-def _marked(value: Any, special: re.Pattern[str] | None) -> Any:
-    """A message whose texts hold no special token: a mark follows the first character of each."""
+def _marked(value: Any, special: re.Pattern[str] | None, where: str, depth: int = 0) -> Any:
+    """Messages or tools whose texts hold no special token: a mark follows the first character of each."""
+    if depth > _DEEPEST:
+        raise InputError(f"{where}: expected values nested at most {_DEEPEST} deep")
     if isinstance(value, str):
         plain = value.replace(_MARK, "")
         return plain if special is None else special.sub(lambda found: found[0] + _MARK, plain)
     if isinstance(value, Mapping):
-        return {name: _marked(held, special) for name, held in value.items()}
-    return [_marked(held, special) for held in value] if isinstance(value, list | tuple) else value
+        return {name: _marked(held, special, where, depth + 1) for name, held in value.items()}
+    return [_marked(held, special, where, depth + 1) for held in value] if isinstance(value, list | tuple) else value

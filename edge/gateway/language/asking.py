@@ -10,6 +10,7 @@ from math import inf
 from time import perf_counter
 from typing import Any, Protocol
 
+from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Ask
 from edge.gateway.infer import LABEL
 from edge.gateway.infer import Host as Desk
@@ -22,6 +23,7 @@ from edge.gateway.language.wish import Wish, wish_of_chat, wish_of_completion
 from edge.gateway.models.entry import Asleep
 from edge.gateway.models.served import Served
 from edge.gateway.protocol.body import Body
+from lite_runtime.language.answer import Piece
 
 __all__ = ["Asking"]
 
@@ -30,6 +32,8 @@ KINDS = {
     "/v1/completions": (wish_of_completion, Completion),
 }
 """By path: how a request is read, and the form of its reply."""
+BEHIND = 256
+"""Pieces that may wait for a client one by one."""
 
 
 class _Logged(Body):
@@ -67,7 +71,10 @@ class Asking:
         self.identity = gateway.ids.of(ask.fields.get("x-request-id"))
         self._served: Served | None = None
         self._tickets: list[Ticket] = []
-        self._news: asyncio.Queue[tuple[int, list[News]]] = asyncio.Queue()
+        self._news, self._failed = asyncio.Event(), list[GatewayError]()
+        self._waiting, self._late = list[tuple[int, Piece]](), dict[int, Piece]()
+        """What was written since the client last took something, by answer; beyond `BEHIND` pieces those of an answer
+        are one, so that what waits for a client that reads slowly is never much more than the answers are."""
         self._times: dict[int, float] = {}
         """By answer, when its latest token came."""
         self._generated = 0
@@ -99,7 +106,7 @@ class Asking:
         timeout = served.config.timeout or gateway.settings.batching.timeout or inf
         owner, first = gateway.owner(self._ask), 0
         for requests in wish.requests:
-            tell = partial(self._tell, first)
+            tell = partial(self._tell, len(self._tickets), first)
             deadline = self._arrived + timeout
             self._tickets.append(Ticket(requests, tell, owner=owner, deadline=deadline, adapter=adapter))
             host.submit(self._tickets[-1])
@@ -120,13 +127,15 @@ class Asking:
     async def events(self) -> AsyncGenerator[bytes]:
         """The reply as events of a stream. Raises GatewayError if an answer fails."""
         while self._left:
-            first, news = await self._news.get()
-            data = b"".join([self._event(first, one) for one in news])
+            await self._news.wait()
+            self._news.clear()
+            pieces, self._waiting, self._late = [*self._waiting, *self._late.items()], [], {}
+            self._left -= sum(piece.finish_reason is not None for _, piece in pieces)
+            data = b"".join([self._form.add(number, piece) for number, piece in pieces])
             if data:
                 yield data
-        for ticket in self._tickets:
-            self._figures.prompt += len(ticket.requests[0].tokens)
-            self._figures.reused += ticket.text.reused
+            if self._failed:
+                raise self._failed[0]
         yield (self._form.usage(self._usage()) if self._wish.usage else b"") + DONE
 
     def end(self, status: int) -> None:
@@ -170,25 +179,35 @@ class Asking:
         self._served = served
         return served, served.language
 
-    def _tell(self, first: int, news: list[News]) -> None:
-        self._news.put_nowait((first, news))
+    def _tell(self, index: int, first: int, news: list[News]) -> None:
+        """Take what a run adds. index: of the ticket; first: the number of the first answer to its prompt."""
+        for one in news:
+            if one.error is not None:
+                self._failed.append(one.error)
+            if one.piece is not None:
+                number = first + one.number
+                self._count(self._tickets[index], number, one.piece)
+                if len(self._waiting) < BEHIND:
+                    self._waiting.append((number, one.piece))
+                else:
+                    late = self._late.get(number)
+                    self._late[number] = one.piece if late is None else late.joined(one.piece)
+        self._news.set()
 
-    def _event(self, first: int, news: News) -> bytes:
-        """Take what a run adds; the event for it. first: the number of the first answer to this prompt."""
-        if news.error is not None:
-            raise news.error
-        piece, number, now = news.piece, first + news.number, perf_counter()
-        assert piece is not None
-        before = self._times.get(number)
-        if before is None:
-            self._figures.first.add(now - self._arrived)
+    def _count(self, ticket: Ticket, number: int, piece: Piece) -> None:
+        """Add a piece to the figures, when it was written, whether or not the client reads it."""
+        figures, now, before = self._figures, perf_counter(), self._times.get(number)
+        if before is not None:
+            figures.each.add(now - before)
         else:
-            self._figures.each.add(now - before)
+            figures.first.add(now - self._arrived)
+            if not ticket.begun:
+                ticket.begun = True
+                figures.prompt += len(ticket.requests[0].tokens)
+                figures.reused += ticket.text.reused
         self._times[number] = now
         self._generated += len(piece.tokens)
-        self._figures.generated += len(piece.tokens)
-        self._left -= piece.finish_reason is not None
-        return self._form.add(number, piece)
+        figures.generated += len(piece.tokens)
 
     def _usage(self) -> dict[str, Any]:
         prompt = sum(len(ticket.requests[0].tokens) for ticket in self._tickets)
