@@ -147,7 +147,7 @@ def _lora(text: str) -> Lora:
 
     rank, _, glob = text.partition(":")
     if not rank.isdecimal():
-        raise typer.BadParameter(f"expected RANK or RANK:GLOB,GLOB, as in 4:'*attn*', got {text!r}", param_hint="--lora")
+        raise typer.BadParameter(f"expected RANK or RANK:GLOB,GLOB (4:'*attn*'), got {text!r}", param_hint="--lora")
     return Lora(int(rank), targets=tuple((glob or "*").split(",")))
 
 

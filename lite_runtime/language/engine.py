@@ -92,7 +92,6 @@ class Engine:
         return sum(int(cache[0].nbytes) for cache in self.caches.values()) // PAGE
 
     @property
-    @property
     def bytes_per_adapter(self) -> int:
         """Memory of one slot."""
         return 0 if self.layout is None else 4 * self.layout.size

@@ -295,7 +295,7 @@ class LanguageModel:
         words = self.tokenizer
         return Answer(request, sequence, None if words is None else words.detokenizer(padded=True))
 
-    def _pieces(self, request: Request, session: Session | None, adapter: Adapter | None) -> Generator[Piece]:
+    def _pieces(self, request: Request, session: Session | None, adapter: Adapter | None = None) -> Generator[Piece]:
         sequence = self.begin(request.tokens, session, adapter)
         try:
             answer = self.answer(request, sequence)
