@@ -12,6 +12,7 @@ Sizes of a run are rounded up to a few, for which the model is planned: rows bey
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from itertools import pairwise
@@ -31,6 +32,8 @@ __all__ = ["CHUNK", "KEYS", "SLOTS", "Engine", "Part", "Sequence", "takes_tokens
 
 CHUNK = 256
 """Rows of a run, at most: weights are read once for so many tokens."""
+BINDINGS = 128
+"""Sizes of runs that are kept, with about a megabyte and their working memory each."""
 _SIZES = sorted({n for k in range(9) for n in (2**k, 3 * 2**k) if n <= CHUNK})
 SLOTS = 16
 """Adapters that an engine can hold unless told otherwise."""
@@ -73,7 +76,8 @@ class Engine:
             if v.name.startswith((KEYS, VALUES))
         }
         self._width = needed(self.context)
-        self._bindings: dict[tuple[str, int, int, int], Binding] = {}
+        self._bindings: OrderedDict[tuple[str, int, int, int], Binding] = OrderedDict()
+        """By signature and sizes, the least recently used first."""
         self.layout = layout(self.about)
         """Of adapters; None if the model takes none."""
         self.slots = 0 if self.layout is None else adapters
@@ -252,7 +256,7 @@ class Engine:
         return [logits[a:b].copy() for a, b in pairwise(starts)]
 
     def _binding(self, rows: int, sequences: int, wanted: int, signature: str = "predict") -> Binding:
-        key = signature, _SIZES[bisect_left(_SIZES, rows)], _above(sequences), _above(max(wanted, 1))
+        key = signature, *_rounded(rows, sequences, wanted)
         if key not in self._bindings:
             sizes: dict[str, tuple[int, ...]] = {
                 "input_ids": (key[1],),
@@ -267,15 +271,25 @@ class Engine:
             small = {name: np.zeros(shape, np.int32) for name, shape in sizes.items()}
             held = {**small, **more, **self.caches}
             self._bindings[key] = self.model.bind(signature=signature, arrays=held)
+            if len(self._bindings) > BINDINGS:
+                self._bindings.popitem(last=False)
+        self._bindings.move_to_end(key)
         return self._bindings[key]
 
 
 _PORTS = ("input_ids", "cumulative_sequence_length", "past_seqlens", "block_table", "logits_rows")
 
 
-def _above(count: int) -> int:
-    """The next power of two."""
-    return 1 << (count - 1).bit_length()
+def _rounded(rows: int, sequences: int, wanted: int) -> tuple[int, int, int]:
+    """The sizes of a run that has room for these. Sequences without rows take no time, so they are rounded up to powers
+    of four; logits of as many rows as a sixteenth of the run take little."""
+    size = _SIZES[bisect_left(_SIZES, rows)]
+    return size, _above(sequences, 2), max(_above(wanted), _above(size) >> 4)
+
+
+def _above(count: int, bits: int = 1) -> int:
+    """The next power of two, or of 2 to the power of `bits`."""
+    return 1 << -(-(max(count, 1) - 1).bit_length() // bits) * bits
 
 
 def _wanted(part: Part, done: int, count: int) -> int:

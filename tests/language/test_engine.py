@@ -49,6 +49,22 @@ def test_everything_is_native() -> None:
     assert not one._binding(4, 1, 1)._executor.bound(one._binding(4, 1, 1).inputs).reference
 
 
+def test_few_sizes_of_runs_are_planned_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = engine(positions=4096)
+    for rows, sequences, wanted in ((3, 2, 1), (5, 1, 5), (100, 3, 2), (256, 256, 1)):
+        inputs = one._binding(rows, sequences, wanted).inputs
+        assert inputs["input_ids"].size >= rows and inputs["logits_rows"].size >= wanted
+        assert len(inputs["past_seqlens"]) == len(inputs["block_table"]) >= sequences
+    assert one._binding(190, 14, 3) is one._binding(192, 5, 11) is not one._binding(192, 5, 17)
+    monkeypatch.setattr("lite_runtime.language.engine.BINDINGS", 3)
+    one = engine()
+    want = all_logits(one, TEXT[:9])
+    for length in (20, 40, 60, 80):
+        all_logits(one, TEXT[:length])
+    assert len(one._bindings) == 3
+    assert all_logits(one, TEXT[:9]).tobytes() == want.tobytes()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_results_do_not_depend_on_how_tokens_were_divided(threads: int) -> None:
     one = engine(threads=threads)
