@@ -5,9 +5,9 @@ adapter each (random ones), in turns: every round has all of them, in an order t
 different each time, so that nothing is in the caches, and answers never end early. Tokens a second are those of all
 answers, over the time from the first request to the last token. Ratios are medians of the rounds' ratios.
 
-`--soak N` instead sends N requests by as many clients at a time, with more adapters than fit the memory; some clients
-leave in the middle of an answer. Equal requests must get equal answers, memory must not grow, and at the end a text must
-find all pages of the caches.
+`--soak N` instead sends N requests, with more adapters than are in memory at once; some clients leave in the middle of
+an answer. Equal requests must get equal answers, memory must not grow, and at the end a text must find all pages of the
+caches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -133,7 +134,9 @@ class Model:
 
     def prompt(self, draw: random.Random, length: int) -> list[int]:
         """Random tokens, none of which ends a text."""
-        return [token for token in draw.choices(range(self.vocabulary), k=2 * length) if token not in self.stop][:length]
+        return [token for token in draw.choices(range(self.vocabulary), k=2 * length) if token not in self.stop][
+            :length
+        ]
 
     def body(self, name: str, prompt: list[int], tokens: int) -> dict[str, Any]:
         """A request for exactly so many tokens."""
@@ -289,7 +292,7 @@ def ratios(found: dict[str, list[Turn]]) -> dict[str, float]:
     ways = list(found)
     return {
         f"{b} / {a}": median(y.rate / x.rate for x, y in zip(found[a], found[b], strict=True))
-        for a, b in zip(ways, ways[1:], strict=False)
+        for a, b in pairwise(ways)
     }
 
 
@@ -309,7 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.soak is not None:
             made = soak(args.model, args.soak, threads=args.threads, streams=args.streams)
-            told, problems = {**asdict(made), "problems": made.problems}, made.problems
+            told, problems = {**vars(made), "problems": made.problems}, made.problems
             print(f"{made.requests} requests in {made.seconds:.0f} s: {dict(made.outcomes)}")
             print("memory, MiB: " + ", ".join(f"{when} {held >> 20}" for when, held in made.memory.items()))
             print(f"pages and free ones: {made.pages}; {made.metrics}")
@@ -319,8 +322,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args.model, threads=args.threads, streams=args.streams, rounds=args.rounds, prompt=args.prompt,
                 tokens=args.tokens,
             )  # fmt: skip
-            told, problems = {"turns": {way: made for way, made in found.items()}, "ratios": ratios(found)}, []
-            told["turns"] = {way: [turn._asdict() for turn in made] for way, made in found.items()}
+            told, problems = {"turns": {way: [turn._asdict() for turn in of] for way, of in found.items()}}, []
+            told["ratios"] = ratios(found)
             print(_table(found))
             print("\n".join(f"{what}: {ratio:.3f}" for what, ratio in told["ratios"].items()))
     except MsedgeError as error:

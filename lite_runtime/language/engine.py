@@ -33,13 +33,13 @@ __all__ = ["CHUNK", "KEYS", "SLOTS", "Engine", "Part", "Sequence", "takes_tokens
 
 CHUNK = 256
 """Rows of a run, at most: weights are read once for so many tokens."""
+BINDINGS = 128
+"""Sizes of runs that are kept, with about a megabyte and their working memory each."""
 _SIZES = sorted({n for k in range(9) for n in (2**k, 3 * 2**k) if n <= CHUNK})
 SLOTS = 16
 """Adapters that an engine can hold unless told otherwise."""
 KEYS, VALUES = "key_cache.", "value_cache."
 """How names of caches begin: [pages, heads, size, 16] and [pages, heads, 16, size]."""
-_BINDINGS = 32
-"""Sizes whose arrays and plans are kept: as many as a model keeps plans."""
 _MOST_CONTEXT, _MOST_STOPS = 1 << 24, 256
 """Tokens of a context, and tokens that end a text, of any bundle."""
 
@@ -269,7 +269,7 @@ class Engine:
         return [logits[a:b].copy() for a, b in pairwise(starts)]
 
     def _binding(self, rows: int, sequences: int, wanted: int, signature: str = "predict") -> Binding:
-        key = signature, _SIZES[bisect_left(_SIZES, rows)], _above(sequences), _above(max(wanted, 1))
+        key = signature, *_rounded(rows, sequences, wanted)
         if key not in self._bindings:
             sizes: dict[str, tuple[int, ...]] = {
                 "input_ids": (key[1],),
@@ -283,7 +283,7 @@ class Engine:
                 sizes["adapter_rows"], more = (key[1],), {"adapters": self._adapters}
             small = {name: np.zeros(shape, np.int32) for name, shape in sizes.items()}
             held = {**small, **more, **self.caches}
-            while len(self._bindings) >= _BINDINGS:
+            while len(self._bindings) >= BINDINGS:
                 self._bindings.popitem(last=False)
             self._bindings[key] = self.model.bind(signature=signature, arrays=held)
         self._bindings.move_to_end(key)
@@ -293,9 +293,16 @@ class Engine:
 _PORTS = ("input_ids", "cumulative_sequence_length", "past_seqlens", "block_table", "logits_rows")
 
 
-def _above(count: int) -> int:
-    """The next power of two."""
-    return 1 << (count - 1).bit_length()
+def _rounded(rows: int, sequences: int, wanted: int) -> tuple[int, int, int]:
+    """The sizes of a run that has room for these. Sequences without rows take no time, so they are rounded up to powers
+    of four; logits of as many rows as a sixteenth of the run take little."""
+    size = _SIZES[bisect_left(_SIZES, rows)]
+    return size, _above(sequences, 2), max(_above(wanted), _above(size) >> 4)
+
+
+def _above(count: int, bits: int = 1) -> int:
+    """The next power of two, or of 2 to the power of `bits`."""
+    return 1 << -(-(max(count, 1) - 1).bit_length() // bits) * bits
 
 
 def _wanted(part: Part, done: int, count: int) -> int:

@@ -227,9 +227,8 @@ class LanguageModel:
 
     def _need_fitting(self, adapter: Adapter | None) -> None:
         """Raise InputError for an adapter that is not of this model."""
-        with self._lock:
-            if adapter is not None and self._slots.find(adapter) is None:
-                self.engine.check(adapter)
+        if adapter is not None and self._slots.find(adapter) is None:
+            self.engine.check(adapter)
 
     def leave(self, sequence: Sequence) -> None:
         """An answer has ended: its adapter may make way."""

@@ -11,7 +11,7 @@ import lite_runtime
 from lite_runtime import bundle
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array, Graph, Value
-from lite_runtime.language.engine import _BINDINGS, Engine, Part
+from lite_runtime.language.engine import Engine, Part
 from lite_runtime.language.pages import OutOfPages, Pages
 from tests.language.tiny import Sizes, Tiny
 
@@ -47,6 +47,22 @@ def test_everything_is_native() -> None:
     one = engine()
     one.run([Part(one.start(), [1, 2, 3])])
     assert not one._binding(4, 1, 1).executor.bound(one._binding(4, 1, 1).inputs).reference
+
+
+def test_few_sizes_of_runs_are_planned_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = engine(positions=4096)
+    for rows, sequences, wanted in ((3, 2, 1), (5, 1, 5), (100, 3, 2), (256, 256, 1)):
+        inputs = one._binding(rows, sequences, wanted).inputs
+        assert inputs["input_ids"].size >= rows and inputs["logits_rows"].size >= wanted
+        assert len(inputs["past_seqlens"]) == len(inputs["block_table"]) >= sequences
+    assert one._binding(190, 14, 3) is one._binding(192, 5, 11) is not one._binding(192, 5, 17)
+    monkeypatch.setattr("lite_runtime.language.engine.BINDINGS", 3)
+    one = engine()
+    want = all_logits(one, TEXT[:9])
+    for length in (20, 40, 60, 80):
+        all_logits(one, TEXT[:length])
+    assert len(one._bindings) == 3
+    assert all_logits(one, TEXT[:9]).tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -154,7 +170,8 @@ def graph_with(**changes: Value) -> bytes:
     graph, left = TINY.graph, dict(changes)
     inputs = [left.pop(v.name.replace(".", "_"), v) for v in graph.inputs]
     made = Graph((*inputs, *left.values()), graph.outputs, graph.nodes, graph.constants)
-    return bundle.write(None, {"predict": made}, metadata={"language": TINY.about})
+    about = {name: value for name, value in TINY.about.items() if name != "adapters"}
+    return bundle.write(None, {"predict": made}, metadata={"language": about})
 
 
 @pytest.mark.parametrize(
@@ -196,7 +213,8 @@ def test_a_huge_context_takes_no_memory_that_the_caches_do_not_have() -> None:
         one.run([Part(one.start(), TEXT[:65])])
 
 
-def test_memory_does_not_grow_with_the_number_of_sizes() -> None:
+def test_memory_does_not_grow_with_the_number_of_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lite_runtime.language.engine.BINDINGS", 8)
     one, sizes = engine(positions=2048), [0]
     for _ in range(2):
         for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96):
@@ -204,13 +222,13 @@ def test_memory_does_not_grow_with_the_number_of_sizes() -> None:
                 sequence = one.start()
                 one.run([Part(sequence, TEXT[:rows], min(rows, wanted))])
                 one.end(sequence)
-        assert next(reversed(one._bindings)) == (96, 1, 8)
-        assert len(one._bindings) == _BINDINGS
+        assert next(reversed(one._bindings))[1] == 96
+        assert len(one._bindings) == 8
         sizes.append(one.working_bytes)
     caches = sum(cache.nbytes for cache in one.caches.values())
     assert sizes[2] == sizes[1] > caches
     one.run([Part(one.start(), TEXT[:64], 1)])
-    assert next(reversed(one._bindings)) == (64, 1, 1)  # used again: the last one to go
+    assert next(reversed(one._bindings))[1] == 64  # used again: the last one to go
 
 
 def test_larger_heads_and_other_groups() -> None:
