@@ -32,8 +32,10 @@ def of_messages(
     tokenizer: Tokenizer,
     messages: Items[Mapping[str, Any]],
     tools: Items[Mapping[str, Any]] | None = None,
+    answered: bool = False,
 ) -> list[int]:
-    """The tokens of a conversation, up to where the answer begins. tools: functions that the model may call.
+    """The tokens of a conversation, up to where the answer begins. tools: functions that the model may call. answered:
+    the last message is the answer, and all its tokens are wanted.
 
     Special tokens that a message's content spells out are ordinary text there: a user cannot end a message and begin
     another in the name of somebody else. Raises InputError for messages that the template refuses, and for a model
@@ -47,7 +49,7 @@ def of_messages(
     special = _special(tokenizer)
     marked, offered = _marked(messages, special, "messages"), _marked(tools, special, "tools")
     names: dict[str, Any] = {f"{name}_token": tokenizer.id_to_token(number) for name, number in tokenizer.ids.items()}
-    text = _template(template).render(marked, tools=offered, **names)
+    text = _template(template).render(marked, tools=offered, add_generation_prompt=not answered, **names)
     return [number for part in text.split(_MARK) for number in tokenizer.encode(part, add=False)]
 
 
