@@ -80,6 +80,12 @@ class Tokenizer:
         return len(self.description.tokens)
 
     @cached_property
+    def special(self) -> Finder:
+        """Finds special tokens of two characters or more in a text."""
+        tokens = (token for token in self.description.added if token.special and len(token.content) > 1)
+        return Finder((token.content, token) for token in tokens)
+
+    @cached_property
     def longest(self) -> int:
         """Bytes of the longest token."""
         return max(map(len, self.description.tokens))
