@@ -26,7 +26,8 @@ def check(loaded: frontends.Loaded, options: Options, own: Mapping[str, Any], gi
     """Raise ConvertError for options without effect: those of language models (`own`, by name) on another model, or on
     a language model those that never apply to one (`given`)."""
     if not loaded.language:
-        wrong = [name for name, value in own.items() if value is not None]
+        also = {"context"} if loaded.embedding is not None else set()
+        wrong = [name for name, value in own.items() if value is not None and name not in also]
         if wrong:
             raise ConvertError(f"{', '.join(wrong)}: only language models have this, got {loaded.format}; omit it")
         return

@@ -8,18 +8,29 @@ from lite_runtime._lazy import lazy
 
 if TYPE_CHECKING:
     from lite_runtime.language.answer import Piece, Statistics
+    from lite_runtime.language.embedding import EmbeddingModel
     from lite_runtime.language.generation import LanguageModel
     from lite_runtime.language.sampling import Sampling
     from lite_runtime.language.template import ChatTemplate
     from lite_runtime.language.tokenizers import Detokenizer, Tokenizer
 
-__all__ = ["ChatTemplate", "Detokenizer", "LanguageModel", "Piece", "Sampling", "Statistics", "Tokenizer"]
+__all__ = [
+    "ChatTemplate",
+    "Detokenizer",
+    "EmbeddingModel",
+    "LanguageModel",
+    "Piece",
+    "Sampling",
+    "Statistics",
+    "Tokenizer",
+]
 
 __getattr__ = lazy(
     __name__,
     {
         "ChatTemplate": "lite_runtime.language.template",
         "Detokenizer": "lite_runtime.language.tokenizers",
+        "EmbeddingModel": "lite_runtime.language.embedding",
         "LanguageModel": "lite_runtime.language.generation",
         "Piece": "lite_runtime.language.answer",
         "Sampling": "lite_runtime.language.sampling",
