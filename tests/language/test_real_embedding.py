@@ -1,4 +1,4 @@
-"""MiniLM: vectors of sentences against ONNX Runtime and `tokenizers` in float32."""
+"""MiniLM: vectors of sentences against ONNX Runtime and `tokenizers` in float32, by the runtime and over HTTP."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import openai
 import pytest
 
 from converter import Embedding, convert
 from lite_runtime.graph import Array
 from lite_runtime.language import EmbeddingModel
+from tests.edge.gateway.live import live
 from tests.language.encoders import theirs
 from tests.language.minilm import minilm
 from tests.language.models import model
@@ -45,3 +47,14 @@ def test_what_means_the_same_is_near() -> None:
     vectors = EmbeddingModel.load(bundle()).embed(["How warm is it?", "What is the temperature?", "He bought a horse."])
     near, far, other = vectors[0] @ vectors[1], vectors[0] @ vectors[2], vectors[1] @ vectors[2]
     assert near > 0.6 > 0.3 > max(far, other)
+
+
+def test_vectors_over_http(sentences: list[str], wanted: Array, tmp_path: Path) -> None:
+    (tmp_path / "minilm.mslite").write_bytes(bundle())
+    with (
+        live({"minilm": tmp_path / "minilm.mslite"}) as served,
+        openai.OpenAI(base_url=f"{served.address}/v1", api_key="none") as client,
+    ):
+        found = client.embeddings.create(model="minilm", input=sentences)
+    vectors = np.array([one.embedding for one in found.data])
+    assert (vectors * wanted).sum(1).min() > 1 - 1e-6
