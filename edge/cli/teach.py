@@ -141,7 +141,8 @@ def _example(line: str, where: str) -> Example:
         held = None
     for names, made in _FORMS.items():
         if isinstance(held, dict) and set(names) <= set(held):
-            return made(*(held[name] for name in names))
+            example: Example = made(*(held[name] for name in names))
+            return example
     raise InputError(
         f"{where}: expected an object with messages, with prompt and completion, or with text; see docs/language.md"
     )

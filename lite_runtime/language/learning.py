@@ -97,11 +97,11 @@ class Learning:
         if adapter is not None:
             self._begin_with(adapter)
         if learning_rate is not None:
-            self._run.load_state_dict({_RATE: np.float32(learning_rate)}, strict=False)
+            self._run.load_state_dict({_RATE: np.asarray(learning_rate, np.float32)}, strict=False)
 
     def rows(self, examples: Items[Example]) -> list[Row]:
-        """What is learned from examples: pieces of texts of up to `length` tokens, and the end of each conversation up to
-        each of its answers. Raises InputError for an example that is neither, and if nothing is left to learn."""
+        """What is learned from examples: pieces of texts of up to `length` tokens, and of conversations the last tokens
+        up to each answer. Raises InputError for an example that is neither, and if nothing is left to learn."""
         found = [row for number, example in enumerate(examples) for row in self._rows(example, number)]
         if not any(row.counted for row in found):
             raise InputError("expected something to learn: texts of two tokens or more, or conversations with answers")
