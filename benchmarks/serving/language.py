@@ -47,8 +47,10 @@ LEAVERS = 0.3
 POOL = 12
 """Different prompts of a soak test."""
 PAGES = 128
-"""Pages of the caches in a soak test: so few that texts give way."""
+"""Pages of the caches in a soak test: so few that texts wait for room."""
 PAGE = 16
+PATIENCE = "600"
+"""Seconds that a first token may take, so that a slow machine refuses nothing."""
 _CLIENTS = aiohttp.ClientTimeout(total=None, sock_read=600)
 
 
@@ -187,7 +189,7 @@ def _served(model: Model, threads: int, adapters: int, *words: str) -> Iterator[
     """A server, and the names of the model with each adapter."""
     with tempfile.TemporaryDirectory() as folder:
         names = model.write_adapters(Path(folder), adapters)
-        told = ["--threads", str(threads), "--language-adapters", folder, *words]
+        told = ["--threads", str(threads), "--language-adapters", folder, "--batching-timeout", PATIENCE, *words]
         with serving([f"{NAME}={model.path}", *told]) as server:
             yield server, names
 
@@ -253,7 +255,11 @@ def soak(path: Path, requests: int, *, threads: int = 2, streams: int = 16, seed
         made = await asyncio.wait_for(ask(session, server.port, body, perf_counter()), 600)
         if made.error:
             found.errors.append(made.error[:500])
-        found.metrics = _metrics(server)
+        for _ in range(100):  # the text leaves between two runs
+            found.metrics = _metrics(server)
+            if not found.metrics["running"]:
+                break
+            await asyncio.sleep(0.1)
         found.pages[when] = int(found.metrics["pages"]), int(found.metrics["free_pages"])
 
     async def run(server: Server, names: list[str]) -> None:
