@@ -36,7 +36,8 @@ def check(
     a language model those that never apply to one (`given`). Raises TrainingError if more than adapters is to be
     trained."""
     if not loaded.language:
-        wrong = [name for name, value in own.items() if value is not None]
+        also = {"context"} if loaded.embedding is not None else set()
+        wrong = [name for name, value in own.items() if value is not None and name not in also]
         if wrong:
             raise ConvertError(f"{', '.join(wrong)}: only language models have this, got {loaded.format}; omit it")
         return

@@ -82,8 +82,13 @@ class Engine:
         """By signature and size, the least recently used first."""
         self.layout = layout(self.about)
         """Of adapters; None if the model takes none."""
+        if type(adapters) is not int or not 0 <= adapters < 1 << 20:
+            raise InputError(f"adapters: expected a number of slots from 0, got {adapters!r}")
         self.slots = 0 if self.layout is None else adapters
-        self._adapters = _zeros((self.slots, self.layout.size if self.layout is not None else 0), "float32")
+        try:
+            self._adapters = _zeros((self.slots, 0 if self.layout is None else self.layout.size), "float32")
+        except MemoryError:
+            raise InputError(f"no memory for {adapters} adapters; load it with fewer (adapters=…)") from None
         self._free = list(range(self.slots - 1, -1, -1))
 
     @property

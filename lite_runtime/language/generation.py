@@ -108,9 +108,9 @@ class LanguageModel:
             from lite_runtime.language import prompts
 
             made = (
-                prompts.of_text(self._words(), prompt)
+                prompts.of_text(self.words(), prompt)
                 if prompt is not None
-                else prompts.of_messages(self.about, self._words(), messages or ())
+                else prompts.of_messages(self.about, self.words(), messages or ())
             )
         if not made:
             raise InputError("expected a prompt of at least one token, got an empty one")
@@ -188,13 +188,13 @@ class LanguageModel:
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         Stops(stops)
         if stops:
-            self._words()
+            self.words()
         options = checked(Sampling(**sampling), self.about["vocabulary"])
         constraint = None
         if response_format is not None:
             from lite_runtime.language import constraints
 
-            constraint = constraints.constraint(response_format, self._words(), self.about)
+            constraint = constraints.constraint(response_format, self.words(), self.about)
         return Request(
             tokens=tokens,
             limit=min(room, max_tokens or room),
@@ -312,7 +312,8 @@ class LanguageModel:
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def _words(self) -> Tokenizer:
+    def words(self) -> Tokenizer:
+        """The tokenizer. Raises InputError for a bundle without one."""
         if self.tokenizer is None:
             raise InputError("this bundle has no tokenizer; give tokens, or convert the model again")
         return self.tokenizer

@@ -88,7 +88,8 @@ def weights(blocks: Blocks, n: int, bits: int, zero_point: int, layout: str) -> 
 
 def _widened(q: Array, scales: Array) -> Array:
     """The float32 array that integers and the scales of their blocks represent."""
-    return (q.reshape(*scales.shape, -1) * scales[..., None]).reshape(q.shape).astype(np.float32)
+    made: Array = (q.reshape(*scales.shape, -1) * scales[..., None]).reshape(q.shape).astype(np.float32)
+    return made
 
 
 @define("DynamicQuantizeBlocks")

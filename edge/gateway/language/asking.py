@@ -8,21 +8,17 @@ from contextlib import aclosing
 from functools import partial
 from math import inf
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Ask
-from edge.gateway.infer import LABEL
-from edge.gateway.infer import Host as Desk
 from edge.gateway.language.adapters import parted
-from edge.gateway.language.body import ParameterError
-from edge.gateway.language.host import Host, News, Ticket
+from edge.gateway.language.arrival import Arrival, Gateway
+from edge.gateway.language.host import News, Ticket
 from edge.gateway.language.replies import DONE, Chat, Completion, Form
-from edge.gateway.language.service import Languages
 from edge.gateway.language.wish import Wish, wish_of_chat, wish_of_completion
-from edge.gateway.models.entry import Asleep
 from edge.gateway.models.served import Served
-from edge.gateway.protocol.body import Body
+from edge.gateway.models.serving import Serving
 from lite_runtime.language.answer import Piece
 
 __all__ = ["Asking"]
@@ -36,40 +32,13 @@ BEHIND = 256
 """Pieces that may wait for a client one by one."""
 
 
-class _Logged(Body):
-    """What the log calls such a request."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def call(self, model: str) -> tuple[str, str]:
-        """Method and path."""
-        return "POST", self._path
-
-
-class Gateway(Desk, Protocol):
-    """What it needs from the gateway."""
-
-    languages: Languages
-
-    def owner(self, ask: Ask) -> str:
-        """Who a request belongs to."""
-        raise NotImplementedError
-
-    def demand_device(self, device: str, ask: Ask) -> None:
-        """Raise GatewayError (403) unless the client is that device."""
-        raise NotImplementedError
-
-
-class Asking:
+class Asking(Arrival):
     """One request: call `begin`, then `events` or `whole`, and in any case `end`."""
 
     def __init__(self, gateway: Gateway, ask: Ask, path: str) -> None:
         """ask: without body. path: one of `KINDS`."""
-        self._gateway, self._ask, self._arrived = gateway, ask._replace(form=_Logged(path)), perf_counter()
+        super().__init__(gateway, ask, path)
         self._read, self._reply = KINDS[path]
-        self.identity = gateway.ids.of(ask.fields.get("x-request-id"))
-        self._served: Served | None = None
         self._tickets: list[Ticket] = []
         self._news, self._failed = asyncio.Event(), list[GatewayError]()
         self._waiting, self._late = list[tuple[int, Piece]](), dict[int, Piece]()
@@ -78,19 +47,15 @@ class Asking:
         self._times: dict[int, float] = {}
         """By answer, when its latest token came."""
         self._generated = 0
-        gateway.under_way += 1
 
     async def begin(self, given: Mapping[str, Any]) -> None:
         """Accept the request with that body. Raises GatewayError: 400, 401, 403, 404, 422, 429, 503."""
         gateway, name, person = self._gateway, given.get("model"), None
         if isinstance(name, str):
             name, person = parted(name)
-            self._ask = self._ask._replace(model=name, body=memoryview(b"{}"))
-            gateway.admit_inference(self._ask)
-        if person is not None:
-            gateway.demand_device(person, self._ask)
-        served, host = await self._routed(name)
-        adapter = None
+        served = await self._routed({**given, "model": name}, person)
+        host, adapter = served.language, None
+        assert host is not None
         if person is not None:
             adapters = gateway.languages.adapters
             adapter = await gateway.aside(partial(adapters.load, served.name, engine=host.engine), person)
@@ -139,45 +104,18 @@ class Asking:
         yield (self._form.usage(self._usage()) if self._wish.usage else b"") + DONE
 
     def end(self, status: int) -> None:
-        """The request was answered with that status, or its client has left (499)."""
-        gateway, served, now = self._gateway, self._served, perf_counter()
+        """See `Arrival`."""
         for ticket in self._tickets:
             ticket.cancel()
-        gateway.under_way -= 1
-        if served is not None:
-            statistics = gateway.statistics.of(served.name, served.version)
-            if status == 200:
-                statistics.answered(now - self._arrived, now)
-            else:
-                statistics.fail(None, status, now)
-            served.release()
-        if status not in (200, 499):
-            gateway.statistics.refused["infer", status] += 1
-        if gateway.watching or status == 500:
-            gateway.ended(self._ask, self.identity, status, now - self._arrived, None, served)
+        super().end(status)
 
-    async def _routed(self, name: Any) -> tuple[Served, Host]:
-        """The version that answers, which is held until `end`."""
-        if not isinstance(name, str) or not name:
-            raise ParameterError("model", "model: expected the name of a model, got none", "missing_required_parameter")
-        route = partial(
-            self._gateway.repository.route,
-            name,
-            "",
-            self._ask.fields.get(LABEL, ""),
-            self._ask.fields.get("x-request-id", ""),
-        )
-        try:
-            served = route()
-        except Asleep:
-            await self._gateway.repository.wake(name)
-            served = route()
-        if not isinstance(served, Served) or served.language is None:
-            text = f"model {name!r} is not a language model; ask it at /v2/models/{name}/infer"
-            raise ParameterError("model", text, "model_not_supported")
-        served.acquire(self._arrived)
-        self._served = served
-        return served, served.language
+    def _refusal(self, served: Serving) -> str:
+        if isinstance(served, Served) and served.language is not None:
+            return ""
+        of_texts = isinstance(served, Served) and served.embedder is not None
+        other = "/v1/embeddings" if of_texts else f"/v2/models/{served.name}/infer"
+        return f"is not a language model; ask it at {other}"
+
 
     def _tell(self, index: int, first: int, news: list[News]) -> None:
         """Take what a run adds. index: of the ticket; first: the number of the first answer to its prompt."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from edge.gateway.errors import GatewayError
 from lite_runtime.bundle.refusal import show
 
-__all__ = ["CHAT", "COMPLETIONS", "Field", "ParameterError", "read"]
+__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "Field", "ParameterError", "read"]
 
-MOST_CHOICES, MOST_PROMPTS, MOST_BIASES = 16, 64, 1024
+MOST_CHOICES, MOST_PROMPTS, MOST_BIASES, MOST_INPUTS = 16, 64, 1024, 2048
 
 
 class ParameterError(GatewayError):
@@ -74,6 +74,12 @@ CHAT: Mapping[str, Field] = {
     **_COMMON, "messages": _OBJECTS, "max_completion_tokens": _whole(1, 1 << 31), "logprobs": _BOOL,
     "top_logprobs": _whole(0, 20), "tools": _OBJECTS, "tool_choice": _only("auto", "none"),
     "parallel_tool_calls": _only(True), "store": _only(False), "modalities": _only(["text"]),
+}  # fmt: skip
+
+
+EMBEDDINGS: Mapping[str, Field] = {
+    "model": _TEXT, "input": _PROMPT, "dimensions": _whole(1, 1 << 16), "user": _COMMON["user"],
+    "encoding_format": Field(lambda v: v in ("float", "base64"), "float or base64"),
 }  # fmt: skip
 
 

@@ -80,6 +80,12 @@ class Tokenizer:
         return len(self.description.tokens)
 
     @cached_property
+    def special(self) -> Finder:
+        """Finds special tokens of two characters or more in a text."""
+        tokens = (token for token in self.description.added if token.special and len(token.content) > 1)
+        return Finder((token.content, token) for token in tokens)
+
+    @cached_property
     def longest(self) -> int:
         """Bytes of the longest token."""
         return max(map(len, self.description.tokens))
@@ -89,19 +95,21 @@ class Tokenizer:
         """The template that turns a list of messages into a text, or ""."""
         return self.description.chat_template
 
-    def encode(self, text: str, *, special: bool = True, add: bool = True) -> list[int]:
+    def encode(self, text: str, *, special: bool = True, add: bool = True, limit: int | None = None) -> list[int]:
         """The ids of a text.
 
         special: whether special tokens in the text, such as `<|im_end|>`, are these tokens; False makes them ordinary
-        text, as text of users should be. add: whether the model's template adds tokens of begin and end. Raises
-        InputError for anything but valid Unicode text.
+        text, as text of users should be. add: whether the model's template adds tokens of begin and end. limit: the
+        most ids, those of the template included, which stay: the end of a longer text is left out, as `tokenizers`
+        truncates. Raises InputError for anything but valid Unicode text.
         """
         ids = self._encoded(text, special)
-        if not add:
-            return ids
+        template = self.description.template["single"] if add else ("A",)
+        if limit is not None:
+            ids = ids[: max(0, limit + 1 - len(template))]
         filled: list[int] = []
-        for item in self.description.template["single"]:
-            filled += ids if item == "A" else [item]
+        for item in template:
+            filled += [item] if isinstance(item, int) else ids
         return filled
 
     def encode_pair(
