@@ -15,16 +15,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
-
-if TYPE_CHECKING:
-    from lite_runtime.running.session import Model
 
 __all__ = ["Adapter", "Layout", "NoSlot", "Slots", "Target", "blank", "layout"]
 
@@ -84,17 +81,6 @@ class Adapter:
         self.arrays, self.model = MappingProxyType(dict(arrays)), model
 
     @classmethod
-    def of(cls, model: Model) -> Adapter:
-        """What a loaded model has learned: a copy of its present state. Raises InputError for a model that learns no
-        adapters."""
-        places = layout(model.bundle.metadata.get("language", {}))
-        state = model.state_dict()
-        names = _names(places) if places is not None else ()
-        if not names or not set(names) <= set(state):
-            raise InputError("this model learns no adapters; convert it with adapters (--lora)")
-        return cls({name: state[name].copy() for name in names}, model.bundle.digest)
-
-    @classmethod
     def load(cls, source: str | os.PathLike[str] | bytes | memoryview) -> Adapter:
         """The adapter in a file. Raises BundleError for one that cannot be read or is damaged."""
         from lite_runtime.learning import checkpoint
@@ -138,7 +124,7 @@ class Adapter:
         return made
 
     def _check_names(self, places: Layout) -> None:
-        wanted = set(_names(places))
+        wanted = {f"{target.name}.lora_{part}" for target in places.targets for part in "ab"}
         for names, what in ((wanted - set(self.arrays), "lacks"), (set(self.arrays) - wanted, "has unknown")):
             if names:
                 some = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
@@ -163,11 +149,6 @@ class Adapter:
                 "the model with a higher rank, or train the adapter with a lower one"
             )
         return a, b
-
-
-def _names(places: Layout) -> list[str]:
-    """The names of all arrays."""
-    return [f"{target.name}.lora_{part}" for target in places.targets for part in "ab"]
 
 
 def blank(places: Layout, model: str) -> Adapter:

@@ -201,11 +201,6 @@ def test_adapters_of_other_models_are_refused() -> None:
         model.generate(tokens=[1], adapter=Adapter(tiny.adapter(0).arrays, model.digest))
 
 
-def test_a_model_that_does_not_learn_has_no_adapter() -> None:
-    with pytest.raises(InputError, match="learns no adapters"):
-        Adapter.of(lite_runtime.load(TINY.bundle()))
-
-
 # -- slots ------------------------------------------------------------------------------------------------------------
 
 
