@@ -65,7 +65,6 @@ def load(source: str | os.PathLike[str] | bytes, *, language: Settings | None = 
         ignored=ignored,
         stop=_stop(folder, config, decoder.vocabulary),
         bos=config.count("bos_token_id", least=0) if config.has("bos_token_id") else None,
-        add_bos=written.flag("add_bos_token", False),
         template=_template(folder, written),
         origin={"file": folder.resolve().name},
         tokenizer=_tokenizer(folder, written),

@@ -86,10 +86,8 @@ class Asking:
         self._wish: Wish = wish
         answers = sum(map(len, wish.requests))
         self._left, self._figures = answers, gateway.languages.figures(served.name, served.version)
-        tokenizer, template = host.model.tokenizer, None
-        if wish.tools:
-            template = host.model.about.get("template") or (tokenizer.chat_template if tokenizer is not None else "")
-        self._form: Form = self._reply(served.name, answers, wish.top, tokenizer, template)
+        template = host.model.about.get("template") if wish.tools else None
+        self._form: Form = self._reply(served.name, answers, wish.top, host.model.tokenizer, template)
         timeout = served.config.timeout or gateway.settings.batching.timeout or inf
         owner, first = gateway.owner(self._ask), 0
         for requests in wish.requests:
@@ -147,8 +145,11 @@ class Asking:
         if not isinstance(name, str) or not name:
             raise ParameterError("model", "model: expected the name of a model, got none", "missing_required_parameter")
         route = partial(
-            self._gateway.repository.route, name, "",
-            self._ask.fields.get(LABEL, ""), self._ask.fields.get("x-request-id", ""),
+            self._gateway.repository.route,
+            name,
+            "",
+            self._ask.fields.get(LABEL, ""),
+            self._ask.fields.get("x-request-id", ""),
         )
         try:
             served = route()
@@ -198,5 +199,3 @@ class Asking:
             "prompt_tokens": prompt, "completion_tokens": self._generated, "total_tokens": prompt + self._generated,
             "prompt_tokens_details": {"cached_tokens": sum(ticket.text.reused for ticket in self._tickets)},
         }  # fmt: skip
-
-
