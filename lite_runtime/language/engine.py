@@ -270,6 +270,8 @@ class Engine:
         ends[len(work) :] = at
         binding()
         logits = binding.outputs["logits"]
+        if logits.shape != (len(rows), self.about["vocabulary"]):
+            raise InputError(f"expected logits of {self.about['vocabulary']} tokens, got shape {list(logits.shape)}")
         starts = np.cumsum([0, *wanted])
         return [logits[a:b].copy() for a, b in pairwise(starts)]
 
@@ -344,6 +346,7 @@ def described(model: Model) -> Mapping[str, Any]:
         "context": type(context) is int and 0 < context <= _MOST_CONTEXT,
         "stop": isinstance(stop, list | tuple) and len(stop) <= _MOST_STOPS and all(map(token, stop)),
         "bos": about.get("bos") is None or token(about["bos"]),
+        "template": about.get("template") is None or isinstance(about["template"], str),
         "its inputs": takes_tokens(model.inputs()) and "predict" not in model.bundle.uses,
         "logits of its vocabulary": _gives_logits(model.outputs(), size),
         "graphs that take its adapters": layout(about) is None or _takes_adapters(model),
@@ -369,11 +372,11 @@ def takes_tokens(inputs: Items[Value]) -> bool:
 
 
 def _gives_logits(outputs: Items[Value], vocabulary: int) -> bool:
-    """Whether logits float32 [wanted, vocabulary] are the only output."""
+    """Whether logits float32 [wanted, vocabulary] are the only output; a run checks their width if it is open."""
     if [(v.name, v.dtype) for v in outputs] != [("logits", "float32")]:
         return False
     shape = outputs[0].shape
-    return shape is not None and len(shape) == 2 and shape[1] == vocabulary
+    return shape is None or (len(shape) == 2 and (shape[1] == vocabulary or not isinstance(shape[1], int)))
 
 
 _RANKS = {"block_table": 2}
