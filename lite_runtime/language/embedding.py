@@ -32,7 +32,7 @@ TINY = 1e-12
 
 
 _MEASURING = "DynamicQuantizeLinear"
-"""An operator that takes one range from all texts of a run, unless it is told to keep them apart: then each text has a
+"""An operator that takes one range from all texts of a run, unless it is told to keep rows apart: then each text gets a
 run of its own."""
 
 
