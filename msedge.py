@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Accuracy,
         Conversion,
         ConvertError,
+        Embedding,
         Lora,
         Options,
         QuantizeError,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 _FRONTS = {
     "lite_runtime": "BundleError CustomOperator InputError Interpreter MissingExtraError Model MsedgeError "
     "ShapeError Spec UnsupportedOpError load register",
-    "converter": "Accuracy Conversion ConvertError Lora Options QuantizeError Training convert",
+    "converter": "Accuracy Conversion ConvertError Embedding Lora Options QuantizeError Training convert",
     "federated": "FederatedError simulate",
     "cloud": "Callback CheckpointError Checkpoints PlanError TrainError Trainer data zoo",
     "edge": "Client GatewayError",
@@ -65,6 +66,7 @@ __all__ = [
     "Conversion",
     "ConvertError",
     "CustomOperator",
+    "Embedding",
     "FederatedError",
     "GatewayError",
     "InputError",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from converter.conversion import Conversion, convert
     from converter.cutting import cut
     from converter.errors import ConvertError, QuantizeError, TrainingError, UnsupportedOpError
+    from converter.frontends.embedding import Embedding
     from converter.frontends.tflite import custom
     from converter.frontends.tflite.op import Op
     from converter.ir.grad import differentiate
@@ -34,6 +35,7 @@ __all__ = [
     "Built",
     "Conversion",
     "ConvertError",
+    "Embedding",
     "Lora",
     "Op",
     "Options",
@@ -58,6 +60,7 @@ _HOMES = {
     "build": "converter.ahead",
     "Conversion": "converter.conversion",
     "ConvertError": "converter.errors",
+    "Embedding": "converter.frontends.embedding",
     "Lora": "converter.training.options",
     "Op": "converter.frontends.tflite.op",
     "Options": "converter.quantize.options",

@@ -21,8 +21,10 @@ import onnx
 import onnx_ir as ir
 
 from converter import export, frontends, golden, language
+from converter.embedding import declared, embedded
 from converter.errors import ConvertError, QuantizeError, TrainingError
 from converter.frontends.decoders import Activations
+from converter.frontends.embedding import Embedding
 from converter.ir import build, kept, quantization
 from converter.ir.shapes import agree
 from converter.lowering import halve_weights, in_panels, lower, narrow_products, need_storable, pack_narrow
@@ -41,6 +43,7 @@ from lite_runtime._files import write_atomically
 from lite_runtime.bundle.processing import KEY, ProcessingError, check, check_names
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import Array, Graph, StateUse, dtype_name
+from lite_runtime.language.recipe import KEY as RECIPE
 
 if TYPE_CHECKING:
     from converter.training import Prepared, Training
@@ -75,6 +78,7 @@ def convert(
     integers: frontends.Integers | None = None,
     activations: Activations | None = None,
     context: int | None = None,
+    embedding: Embedding | None = None,
     explain: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -92,25 +96,24 @@ def convert(
     between runs, zeros at first (.tflite files say so themselves). `integers`: how quantised operators of a .tflite
     file round, "exact" or "litert"; LiteRT's by default, except where the model is changed further (`to`, `quantize`,
     `trainable`). `activations`: what a language model's products with weights in blocks read, "int8" (blocks of 8-bit
-    integers; by default) or "float32"; `context`: its most tokens, by default the file's. `explain`: also compare the
-    quantised model with the float one layer by layer, on calibration rows (random inputs without any), and plan a run
-    for its memory.
-    Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime
-    lacks, QuantizeError for options and data, TrainingError for parameters and losses, ProcessingError for a processing
-    declaration that do not fit.
+    integers; by default) or "float32"; `context`: the most tokens of a text, by default the file's. `embedding`: makes
+    a bundle that turns texts into vectors, of an encoder and its tokenizer. `explain`: also compare the quantised model
+    with the float one layer by layer, on calibration rows (random inputs without any), and plan a run for its memory.
+    Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators that are missing,
+    QuantizeError for options and data, TrainingError for parameters and losses, ProcessingError for a declaration.
     """
-    if to not in FORMATS:
-        raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
-    options = _options(quantize)
+    options = _options(quantize, to)
     start = time.perf_counter()
     arithmetic = _integers(integers, to, options, trainable)
     own = {"activations": activations, "context": context}
     wanted = _training(trainable)
     loaded = frontends.load(source, examples, integers=arithmetic, language=language.settings(options, own, wanted))
+    loaded = declared(loaded, embedding, context)
     given = {"to": to != "mslite", "calibration": calibration, "accuracy": accuracy, "input_shapes": input_shapes,
              "processing": processing, "state": state}  # fmt: skip
     language.check(loaded, options, own, given, wanted)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
+    loaded = embedded(loaded, models, options, {**given, "trainable": trainable})
     variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options, _used(arithmetic, integers, loaded))
@@ -123,8 +126,7 @@ def convert(
         learning = _learn_adapters(upgraded(loaded.trained), wanted, report)
         models = {**models, **learning.models}
     elif wanted is not None:
-        _need_bundle(to, accuracy, options)
-        _need_no_variables(learning.state)
+        _need_bundle(to, accuracy, options, learning.state)
         learning = _learn(_only(models, options, "a trainable bundle"), wanted, options, calibration, report)
         models = learning.models
     elif not loaded.language:
@@ -228,14 +230,6 @@ class _Learning:
     """What the bundle says about its `train_step`."""
 
 
-def _need_no_variables(state: Mapping[str, Array]) -> None:
-    if state:
-        raise TrainingError(
-            f"trainable: expected a source without variables, got {', '.join(state)}; a model that keeps state between "
-            "runs cannot be trained on a device: omit trainable, or export the model without state"
-        )
-
-
 def _fix_state(models: Mapping[str, ir.Model], learning: _Learning) -> None:
     """Give the outputs that are state the shape that the state has: a bundle needs it exactly."""
     for name, use in learning.uses.items():
@@ -244,13 +238,18 @@ def _fix_state(models: Mapping[str, ir.Model], learning: _Learning) -> None:
                 value.shape = ir.Shape(learning.state[use.writes[value.name]].shape)
 
 
-def _need_bundle(to: Format, accuracy: Accuracy | None, options: Options) -> None:
+def _need_bundle(to: Format, accuracy: Accuracy | None, options: Options, state: Mapping[str, Array]) -> None:
     if to != "mslite":
         raise TrainingError(f"trainable: only a bundle can be trainable, got to={to!r}; omit one of the two")
     if accuracy is not None:
         raise TrainingError("accuracy: a search over precisions cannot be combined with trainable; omit one of the two")
     if options.io != "float32":
         raise TrainingError(f"io: a trainable bundle has float32 inputs and outputs, got io={options.io!r}; omit it")
+    if state:
+        raise TrainingError(
+            f"trainable: expected a source without variables, got {', '.join(state)}; a model that keeps state between "
+            "runs cannot be trained on a device: omit trainable, or export the model without state"
+        )
 
 
 def _training(trainable: Training | str | Sequence[str] | None) -> Training | None:
@@ -372,7 +371,10 @@ def _integers(
     return wanted
 
 
-def _options(quantize: Mode | Options) -> Options:
+def _options(quantize: Mode | Options, to: Format) -> Options:
+    """The quantiser's settings. Raises ConvertError for a format, and QuantizeError for a mode, that there is not."""
+    if to not in FORMATS:
+        raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
     if isinstance(quantize, Options):
         return quantize
     if quantize not in MODES:
@@ -497,6 +499,7 @@ def _describe(
         quantize=options.mode,
         integers=integers,
         language=loaded.language,
+        embedding=loaded.metadata.get(RECIPE, {}),
         options=asdict(options) if options.mode != "none" else {"mode": "none"},
         ops_before=_count(node.op_type for model in models.values() for node in build.nodes(model)),
     )

@@ -21,7 +21,8 @@ def settings(options: Options, own: Mapping[str, Any], training: Training | None
     """How a language model's front end builds the graph; `own`: the options of language models by name, None where not
     given; `training`: whose adapters it has. Raises ConvertError for values that are not allowed."""
     lora = None if training is None else training.adapters
-    return Settings(_WEIGHTS.get(options.mode, "none"), lora=lora, **{name: v for name, v in own.items() if v is not None})
+    given = {name: value for name, value in own.items() if value is not None}
+    return Settings(_WEIGHTS.get(options.mode, "none"), lora=lora, **given)
 
 
 def check(
@@ -32,9 +33,11 @@ def check(
     training: Training | None,
 ) -> None:
     """Raise ConvertError for options without effect: those of language models (`own`, by name) on another model, or on
-    a language model those that never apply to one (`given`). Raises TrainingError if more than adapters is to be trained."""
+    a language model those that never apply to one (`given`). Raises TrainingError if more than adapters is to be
+    trained."""
     if not loaded.language:
-        wrong = [name for name, value in own.items() if value is not None]
+        also = {"context"} if loaded.embedding is not None else set()
+        wrong = [name for name, value in own.items() if value is not None and name not in also]
         if wrong:
             raise ConvertError(f"{', '.join(wrong)}: only language models have this, got {loaded.format}; omit it")
         return

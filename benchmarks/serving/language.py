@@ -5,9 +5,9 @@ adapter each (random ones), in turns: every round has all of them, in an order t
 different each time, so that nothing is in the caches, and answers never end early. Tokens a second are those of all
 answers, over the time from the first request to the last token. Ratios are medians of the rounds' ratios.
 
-`--soak N` instead sends N requests by as many clients at a time, with more adapters than fit the memory; some clients
-leave in the middle of an answer. Equal requests must get equal answers, memory must not grow, and at the end a text must
-find all pages of the caches.
+`--soak N` instead sends N requests, with more adapters than are in memory at once; some clients leave in the middle of
+an answer. Equal requests must get equal answers, memory must not grow, and at the end a text must find all pages of the
+caches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -46,8 +47,10 @@ LEAVERS = 0.3
 POOL = 12
 """Different prompts of a soak test."""
 PAGES = 128
-"""Pages of the caches in a soak test: so few that texts give way."""
+"""Pages of the caches in a soak test: so few that texts wait for room."""
 PAGE = 16
+PATIENCE = "600"
+"""Seconds that a first token may take, so that a slow machine refuses nothing."""
 _CLIENTS = aiohttp.ClientTimeout(total=None, sock_read=600)
 
 
@@ -133,7 +136,9 @@ class Model:
 
     def prompt(self, draw: random.Random, length: int) -> list[int]:
         """Random tokens, none of which ends a text."""
-        return [token for token in draw.choices(range(self.vocabulary), k=2 * length) if token not in self.stop][:length]
+        return [token for token in draw.choices(range(self.vocabulary), k=2 * length) if token not in self.stop][
+            :length
+        ]
 
     def body(self, name: str, prompt: list[int], tokens: int) -> dict[str, Any]:
         """A request for exactly so many tokens."""
@@ -184,7 +189,7 @@ def _served(model: Model, threads: int, adapters: int, *words: str) -> Iterator[
     """A server, and the names of the model with each adapter."""
     with tempfile.TemporaryDirectory() as folder:
         names = model.write_adapters(Path(folder), adapters)
-        told = ["--threads", str(threads), "--language-adapters", folder, *words]
+        told = ["--threads", str(threads), "--language-adapters", folder, "--batching-timeout", PATIENCE, *words]
         with serving([f"{NAME}={model.path}", *told]) as server:
             yield server, names
 
@@ -250,7 +255,11 @@ def soak(path: Path, requests: int, *, threads: int = 2, streams: int = 16, seed
         made = await asyncio.wait_for(ask(session, server.port, body, perf_counter()), 600)
         if made.error:
             found.errors.append(made.error[:500])
-        found.metrics = _metrics(server)
+        for _ in range(100):  # the text leaves between two runs
+            found.metrics = _metrics(server)
+            if not found.metrics["running"]:
+                break
+            await asyncio.sleep(0.1)
         found.pages[when] = int(found.metrics["pages"]), int(found.metrics["free_pages"])
 
     async def run(server: Server, names: list[str]) -> None:
@@ -289,7 +298,7 @@ def ratios(found: dict[str, list[Turn]]) -> dict[str, float]:
     ways = list(found)
     return {
         f"{b} / {a}": median(y.rate / x.rate for x, y in zip(found[a], found[b], strict=True))
-        for a, b in zip(ways, ways[1:], strict=False)
+        for a, b in pairwise(ways)
     }
 
 
@@ -309,7 +318,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.soak is not None:
             made = soak(args.model, args.soak, threads=args.threads, streams=args.streams)
-            told, problems = {**asdict(made), "problems": made.problems}, made.problems
+            told, problems = {**vars(made), "problems": made.problems}, made.problems
             print(f"{made.requests} requests in {made.seconds:.0f} s: {dict(made.outcomes)}")
             print("memory, MiB: " + ", ".join(f"{when} {held >> 20}" for when, held in made.memory.items()))
             print(f"pages and free ones: {made.pages}; {made.metrics}")
@@ -319,8 +328,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args.model, threads=args.threads, streams=args.streams, rounds=args.rounds, prompt=args.prompt,
                 tokens=args.tokens,
             )  # fmt: skip
-            told, problems = {"turns": {way: made for way, made in found.items()}, "ratios": ratios(found)}, []
-            told["turns"] = {way: [turn._asdict() for turn in made] for way, made in found.items()}
+            told, problems = {"turns": {way: [turn._asdict() for turn in of] for way, of in found.items()}}, []
+            told["ratios"] = ratios(found)
             print(_table(found))
             print("\n".join(f"{what}: {ratio:.3f}" for what, ratio in told["ratios"].items()))
     except MsedgeError as error:

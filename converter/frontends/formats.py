@@ -58,6 +58,7 @@ FORMATS: tuple[Format, ...] = (
     Format("LightGBM", (), ((0, b"tree\n"), (0, b"tree\r\n")), b"num_tree_per_iteration",
            reader="converter.frontends.trees.lightgbm"),
     Format("TensorFlow SavedModel", member="saved_model.pb", reader="converter.frontends.tensorflow", by_path=True),
+    Format("Sentence Transformers folder", folder="modules.json", reader="converter.frontends.sentences", by_path=True),
     Format("safetensors folder", folder="config.json", reader="converter.frontends.safetensors",
            settings=("language",), by_path=True),
     Format("torch.export program", (".pt2",), member="models/model.json", reader="converter.frontends.pt2"),
@@ -123,8 +124,8 @@ def _folder(path: Path) -> Format:
     found = by_suffix(path)
     if found is None:
         raise ConvertError(
-            f"{path} is a folder without saved_model.pb or config.json; give the model's file, a SavedModel folder, or "
-            "a language model's folder"
+            f"{path} is a folder without saved_model.pb, modules.json or config.json; give the model's file, or a"
+            " folder with one of these"
         )
     return found
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from converter.errors import ConvertError
+from converter.frontends.embedding import Embedding
 from lite_runtime.graph import Array, StateUse
 
 __all__ = ["Integers", "Loaded", "Variables", "pieces", "read"]
@@ -42,6 +43,8 @@ class Loaded:
     """Of a language model with adapters, the graph that learns."""
     language: Mapping[str, Any] = field(default_factory=dict)
     """Of a language model, whose graph needs no optimising and is not quantised further: facts for the report."""
+    embedding: Embedding | None = None
+    """Of an encoder that turns texts into vectors: how, as the source says it."""
 
 
 _PIECE = 1 << 24

@@ -41,7 +41,7 @@ def _fits(node: ir.Node) -> bool:
     """Whether sums run over whole blocks of activations, which do not reach across blocks of weights."""
     transposed = attr(node, "transposed", 0)
     depth, block = attr(node, "N" if transposed else "K", 0), attr(node, "block_size", 0)
-    return depth % ACTIVATIONS == 0 and (transposed or block % ACTIVATIONS == 0)
+    return depth % ACTIVATIONS == 0 and bool(transposed or block % ACTIVATIONS == 0)
 
 
 def _read_bytes(node: ir.Node, made: dict[ir.Value, tuple[ir.Value, ...]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edge.cli.options import Bundle, Threads
-from edge.cli.output import plain, say
+from edge.cli.output import plain, say, visible
 
 if TYPE_CHECKING:
     from lite_runtime.language import Adapter, LanguageModel, Piece, Statistics
@@ -23,6 +23,8 @@ __all__ = ["chat"]
 
 _INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended."""
+_MOST = 1 << 26
+"""Characters of standard input, at most."""
 
 
 def chat(
@@ -85,7 +87,7 @@ def chat(
         if prompt is None and sys.stdin.isatty():
             talk.all()
         else:
-            talk.one(sys.stdin.read() if prompt is None else prompt)
+            talk.one(_piped() if prompt is None else prompt)
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     finally:
@@ -120,15 +122,14 @@ class _Talk:
             import readline  # noqa: F401 - `input` edits lines with it
         while True:
             try:
-                text = input("> ")
+                text = _text(lambda: input("> "))
+                if text.strip():
+                    self.one(text)
             except EOFError:
                 print()
                 return
-            if text.strip():
-                try:
-                    self.one(text)
-                except MsedgeError as error:
-                    say(f"error: {error}")
+            except MsedgeError as error:
+                say(f"error: {error}")
 
     def one(self, text: str) -> None:
         """A message and its answer."""
@@ -161,8 +162,31 @@ class _Talk:
         if self._as_json:
             print(_line(piece), flush=True)
         else:
-            text = _visible(piece.text) if sys.stdout.isatty() else piece.text
+            text = visible(piece.text) if sys.stdout.isatty() else piece.text
             print(text, end="", flush=True)
+
+
+def _piped() -> str:
+    """All of standard input. Raises MsedgeError unless it is text of at most `_MOST` characters."""
+    from lite_runtime.errors import MsedgeError
+
+    text = _text(lambda: sys.stdin.read(_MOST + 1))
+    if len(text) > _MOST:
+        raise MsedgeError(f"standard input: expected at most {_MOST} characters, got more; shorten it")
+    return text
+
+
+def _text(read: Callable[[], str]) -> str:
+    """What is read from standard input. Raises MsedgeError for bytes that are no text."""
+    from lite_runtime.errors import MsedgeError
+
+    try:
+        text = read()
+        text.encode("utf-8")  # in a locale without an encoding, wrong bytes become halves of surrogate pairs
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        what = f"expected text in UTF-8, got other bytes at {error.start}"
+        raise MsedgeError(f"standard input: {what}; convert it, for example with iconv") from None
+    return text
 
 
 def _begun(model: LanguageModel, path: Path | None, system: str | None, adapter: Adapter | None) -> Session:
@@ -211,12 +235,7 @@ def _line(piece: Piece) -> str:
     if piece.finish_reason is not None and piece.statistics is not None:
         made["finish_reason"] = piece.finish_reason
         made["statistics"] = {**piece.statistics._asdict(), "tokens_per_second": piece.statistics.tokens_per_second}
-    return json.dumps(plain(made), ensure_ascii=False)
-
-
-def _visible(text: str) -> str:
-    """Text without characters that a terminal obeys."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    return json.dumps(plain(made), ensure_ascii=sys.stdout.isatty())
 
 
 def _figures(statistics: Statistics) -> str:

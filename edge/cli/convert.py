@@ -14,7 +14,8 @@ from edge.cli.options import Custom, InputShapes, Json, read_shapes
 from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 
 if TYPE_CHECKING:
-    from converter import Conversion
+    from converter import Conversion, Embedding
+    from converter.frontends.embedding import Pooling
     from converter.report import Report
     from converter.training import Lora
 
@@ -48,6 +49,9 @@ def convert(
     integers: option.Integers = None,
     activations: option.Activations = None,
     context_size: option.Context = None,
+    tokenizer: option.Tokenizer = None,
+    pooling: option.Pooling = None,
+    normalize: option.Normalize = None,
     to: option.Target = "mslite",
     report: option.ReportFile = None,
     input_shape: InputShapes = None,
@@ -55,14 +59,13 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Convert a model to a bundle: ONNX (.onnx, .ort), TensorFlow Lite, XGBoost (.ubj, .json), LightGBM (.txt),
-    PyTorch (.pt2), a TensorFlow SavedModel folder, or a language model (.gguf, or a folder with config.json and
-    .safetensors files). Other formats are refused with the way round; docs/sources.md
-    lists them."""
+    PyTorch (.pt2), a TensorFlow SavedModel folder, a language model (.gguf, or a folder with config.json and
+    .safetensors files), or an embedding model (ONNX with --tokenizer, or a folder of Sentence Transformers). Other
+    formats are refused with the way round; docs/sources.md lists them."""
     shapes = read_shapes(input_shape)
+    from converter import Accuracy, Options, Training
     from converter import convert as run
-    from converter.quantize import Options
-    from converter.quantize.accuracy.evaluation import Accuracy
-    from converter.training.options import USUAL, Training
+    from converter.training.options import USUAL
     from lite_runtime.bundle.processing import load as load_processing
 
     training = None
@@ -93,16 +96,16 @@ def convert(
         integers=integers,
         activations=activations,
         context=context_size,
+        embedding=_embedding_of(tokenizer, pooling, normalize),
         explain=report is not None,
         progress=_progress,
     )
-    if declared is not None:
-        _write_fitting(output, conversion.bundle, declared)
-    _write_report(report, conversion.report)
+    _write_fitting(output, conversion.bundle, declared)
     _tell(model, output, to, report, conversion, as_json)
 
 
 def _tell(model: Path, output: Path, to: str, page: Path | None, conversion: Conversion, as_json: bool) -> None:
+    _write_report(page, conversion.report)
     if as_json:
         emit({"output": str(output), **conversion.report.as_dict()})
     else:
@@ -142,17 +145,27 @@ _FOR_TRAINING = (
 )  # fmt: skip
 
 
+def _embedding_of(tokenizer: Path | None, pooling: Pooling | None, normalize: bool | None) -> Embedding | None:
+    from converter import Embedding
+
+    given = [value for value in (tokenizer, pooling, normalize) if value is not None]
+    return Embedding(tokenizer, pooling, normalize) if given else None
+
+
 def _lora(text: str) -> Lora:
     from converter.training import Lora
 
     rank, _, glob = text.partition(":")
     if not rank.isdecimal():
-        raise typer.BadParameter(f"expected RANK or RANK:GLOB,GLOB, such as 4:'*attn*', got {text!r}", param_hint="--lora")
+        raise typer.BadParameter(f"expected RANK or RANK:GLOB,GLOB (4:'*attn*'), got {text!r}", param_hint="--lora")
     return Lora(int(rank), targets=tuple((glob or "*").split(",")))
 
 
-def _write_fitting(path: Path, bundle: bytes, declared: Mapping[str, Any]) -> None:
-    """Write a bundle whose processing fits the model's inputs; raises ProcessingError before anything is written."""
+def _write_fitting(path: Path, bundle: bytes, declared: Mapping[str, Any] | None) -> None:
+    """Write a bundle that declares processing, if it fits the model's inputs; raises ProcessingError before anything is
+    written."""
+    if declared is None:
+        return
     from converter.errors import ConvertError
     from edge.gateway.ports import ports_of
     from edge.gateway.processing import Processing
@@ -185,7 +198,13 @@ def _print(model: Path, output: Path, to: str, page: Path | None, conversion: Co
     share = f"{report.bundle_bytes / report.source_bytes:.0%} of {model.name}'s" if report.source_bytes else "new"
     kind = "bundle" if to == "mslite" else "model"
     rows.add_row(kind, f"{output}, {bytes_text(report.bundle_bytes)} ({share} {bytes_text(report.source_bytes)})")
-    parts = (_language(report), _training(report), _quantization(report), _bundle(report) if to == "mslite" else [])
+    parts = (
+        _language(report),
+        _embedding(report),
+        _training(report),
+        _quantization(report),
+        _bundle(report) if to == "mslite" else [],
+    )
     for title, text in chain.from_iterable(parts):
         rows.add_row(title, text)
     rows.add_row("took", seconds_text(report.seconds))
@@ -208,6 +227,16 @@ def _language(report: Report) -> list[tuple[str, str]]:
         ("model", f"{found['layers']} layers, texts of up to {found['context']} tokens, {cache} of cache for each"),
         ("tensors", stored),
     ]
+
+
+def _embedding(report: Report) -> list[tuple[str, str]]:
+    found = report.embedding
+    if not found:
+        return []
+    made = "the model's output" if found["pooling"] == "none" else f"{found['pooling']} of {found['output']}"
+    length = ", of length 1" * found["normalize"]
+    text = f"{found['dimensions']} numbers for texts of up to {found['tokens']} tokens: {made}{length}"
+    return [("vectors", text)]
 
 
 def _training(report: Report) -> list[tuple[str, str]]:

@@ -25,20 +25,27 @@ __all__ = [
     "Metric",
     "Mode",
     "Model",
+    "Normalize",
     "Optimizer",
     "Output",
+    "Pooling",
     "Processing",
     "ReportFile",
     "State",
     "Target",
+    "Tokenizer",
     "Trainable",
     "WeightDecay",
 ]
 
 _PRECISION, _ACCURACY, _TRAINING, _LANGUAGE = "Precision", "Accuracy", "Training", "Language models"
+_EMBEDDING = "Embedding models"
 
 Model: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a SavedModel or of a language model.")
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="A model file, or the folder of a SavedModel, a language or an embedding model."
+    ),
 ]
 Output: TypeAlias = Annotated[Path, typer.Option("--output", "-o", metavar="out.mslite", help="The file to write.")]
 Mode: TypeAlias = Annotated[
@@ -207,7 +214,37 @@ Activations: TypeAlias = Annotated[
 Context: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        "--context", min=1, metavar="N", help="Most tokens of a text; default: the model's.", rich_help_panel=_LANGUAGE
+        "--context",
+        min=1,
+        metavar="N",
+        help="Most tokens of a text, also for embeddings; default: the model's.",
+        rich_help_panel=_LANGUAGE,
+    ),
+]
+Tokenizer: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="tokenizer.json",
+        help="Make an embedding model, which turns texts into vectors, of an encoder and this tokenizer.",
+        rich_help_panel=_EMBEDDING,
+    ),
+]
+Pooling: TypeAlias = Annotated[
+    Literal["mean", "cls", "last", "none"] | None,
+    typer.Option(
+        "--pooling",
+        help="What becomes a text's vector: the mean of its tokens' states (by default), the first or last one, or what"
+        " the model gives.",
+        rich_help_panel=_EMBEDDING,
+    ),
+]
+Normalize: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--normalize/--no-normalize",
+        help="Whether vectors get length 1; by default they do.",
+        rich_help_panel=_EMBEDDING,
     ),
 ]
 Target: TypeAlias = Annotated[

@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from edge.cli.output import emit
+from edge.cli.output import emit, say, visible
 
 __all__ = ["CHECK_FAILED", "COULD_NOT_RUN", "guarded"]
 
@@ -44,7 +44,7 @@ def _warnings_in_words() -> Iterator[None]:
     """Show warnings as one readable line; with MSEDGE_DEBUG=1, with their place in the source."""
     before = warnings.formatwarning
     if os.environ.get("MSEDGE_DEBUG") != "1":
-        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {visible(str(message))}\n"
     try:
         yield
     finally:
@@ -67,9 +67,9 @@ class _Border:
             return
         error = _foreseen(error)
         what, follow = _explain(error)
-        print(f"error: {what}", file=sys.stderr)
+        say(f"error: {what}")
         if follow:
-            print(f"next:  {follow}", file=sys.stderr)
+            say(f"next:  {follow}")
         if os.environ.get("MSEDGE_DEBUG") == "1":
             traceback.print_exception(error, file=sys.stderr)
         if self.as_json:

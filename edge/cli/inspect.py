@@ -11,7 +11,7 @@ import typer
 from edge.cli.errors import CHECK_FAILED
 from edge.cli.options import Bundle as BundlePath
 from edge.cli.options import Custom, InputShapes, Json, read_shapes
-from edge.cli.output import bytes_text, console, emit, say, shape_text, table
+from edge.cli.output import bytes_text, console, emit, say, shape_text, table, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -219,7 +219,7 @@ def _fact(value: Any) -> str:
         return ", ".join(f"{k} {_fact(v)}" for k, v in value.items()) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(map(_fact, value)) or "none"
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(value))
+    return visible(str(value))
 
 
 def _use(bundle: Bundle, name: str) -> StateUse:

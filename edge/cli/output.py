@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["bytes_text", "console", "emit", "plain", "say", "seconds_text", "shape_text", "table"]
+__all__ = ["bytes_text", "console", "emit", "plain", "say", "seconds_text", "shape_text", "table", "visible"]
 
 
 def emit(result: Mapping[str, Any]) -> None:
-    """Print one JSON object on stdout."""
-    print(json.dumps(plain(result), indent=2, ensure_ascii=False, allow_nan=False))
+    """Print one JSON object on stdout; in a terminal with everything escaped that is not ASCII."""
+    print(json.dumps(plain(result), indent=2, ensure_ascii=sys.stdout.isatty(), allow_nan=False))
 
 
 def plain(value: Any) -> Any:
@@ -38,7 +39,20 @@ def plain(value: Any) -> Any:
 
 def say(text: str) -> None:
     """Print a line of progress on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+_OBEYED, _HARMLESS = ("Cc", "Cf", "Cs", "Zl", "Zp"), "\n\t\u200c\u200d"
+"""Categories of characters that a terminal obeys, or that change the direction of text; and those of them that do not:
+the last two join letters and emoji, or keep them apart."""
+
+
+def visible(text: str) -> str:
+    """Text of others, with characters that a terminal obeys as escapes."""
+    if text.isprintable():
+        return text
+    obeyed = (c not in _HARMLESS and unicodedata.category(c) in _OBEYED for c in text)
+    return "".join(ascii(c)[1:-1] if bad else c for c, bad in zip(text, obeyed, strict=True))
 
 
 WITHOUT_TERMINAL = 10_000

@@ -28,6 +28,8 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.infer import Exchange, refused
 from edge.gateway.job import Job
+from edge.gateway.language.embedder import embedder_of
+from edge.gateway.language.figures import embedding_families
 from edge.gateway.language.figures import families as language_families
 from edge.gateway.language.service import Languages
 from edge.gateway.models.describe import metadata
@@ -55,7 +57,6 @@ from edge.gateway.shared.regions import Borrowed, Regions
 from edge.gateway.sources.made import sources_of
 from edge.gateway.sources.trust import Trust
 from edge.gateway.sources.watching import SourceState
-from lite_runtime.language.pages import PAGE
 
 if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
@@ -462,8 +463,9 @@ class Gateway:
             raise GatewayError(503, f"model {name!r} is not ready")
 
     def language_model(self, name: str) -> dict[str, Any]:
-        """A model in OpenAI's words; empty unless it is a language model that is loaded."""
-        versions = [s for s in self.repository.served() if s.name == name and isinstance(s, Served) and s.language]
+        """A model in OpenAI's words; empty unless it is a language or embedding model that is loaded."""
+        served = [s for s in self.repository.served() if s.name == name and isinstance(s, Served)]
+        versions = [s for s in served if s.language is not None or s.embedder is not None]
         created = int(self.statistics.begun)
         return {"id": name, "object": "model", "created": created, "owned_by": "msedge"} if versions else {}
 
@@ -525,7 +527,8 @@ class Gateway:
         )
         hosts = {(s.name, s.version): s.language for s in served if isinstance(s, Served) and s.language is not None}
         told = language_families(self.languages.metrics(hosts))
-        return expose([*families(self.statistics, gauges), *told], accept)
+        texts = {(s.name, s.version): s.embedder for s in served if isinstance(s, Served) and s.embedder is not None}
+        return expose([*families(self.statistics, gauges), *told, *embedding_families(texts)], accept)
 
     def status(self) -> Mapping[str, Any]:
         """The data of the status page."""
@@ -674,9 +677,10 @@ class Gateway:
             served.outer = {**served.outer, served.first: processing.ports}
         served.language = self.languages.host(served)
         if served.language is not None:
-            engine = served.language.engine
-            served.resident += engine.bytes_per_token * PAGE * engine.pages.count
+            served.resident += served.language.engine.working_bytes
             return
+        most = served.config.max_batch or self.settings.batching.rows
+        served.embedder = embedder_of(served.model, served.name, served.version, most)
         shapes = served.fixed_shapes(served.first)
         if shapes is not None:
             for personal in (False, True) if self.personal is not None else (False,):

@@ -231,7 +231,8 @@ def sweeper(bits: int):
 
     @device
     def sweep(
-        a, a_scales, a_sums, rows, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual, live
+        a, a_scales, a_sums, rows, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual,
+        live,
     ):  # fmt: skip
         units, m = pitch // UNIT, 0
         while m < rows:

@@ -13,8 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lite_runtime.kernels._dot import FLOATS, INTS, at, emit_store_part
-from lite_runtime.kernels._vmath import vlane0
+from lite_runtime.kernels._dot import FLOATS, INTS, at
 from lite_runtime.kernels.blocked import PANELS, UNIT, VECTORS, entries, sweeper
 from lite_runtime.kernels.gemm import BLOCK, TILES, _sweep_2, _sweep_4
 from lite_runtime.native.simd import (
@@ -52,6 +51,7 @@ DEEP = 512
 NARROW = 2 if LANES == 16 else 4
 """The same with float32: vectors of a strip, and its outputs."""
 FLAT = 128
+_sweep = _sweep_2 if NARROW == 2 else _sweep_4
 _HELD = BLOCK + max(TILES.values())
 _PANELS, _TABLES, _FLOATS, _BUFFER = DEEP * STRIP // 4, DEEP // UNIT * STRIP, UNIT * LANES, FLAT * NARROW * LANES
 _BIAS = NARROW * LANES
@@ -253,10 +253,7 @@ def _float_driver(bits: int):
                         at[i] = a + 4 * ((m + min(i, here - 1)) * columns + begin)
                     out = c + 4 * (m * depth + first)
                     more = out if begin > 0 else residual + 4 * (m * depth + first) if residual != 0 else 0
-                    if NARROW == 2:
-                        _sweep_2(at, here, taps_at, 1, count, buffer, out, 4 * depth, no_bias, more, _LEAST, _MOST, live)
-                    else:
-                        _sweep_4(at, here, taps_at, 1, count, buffer, out, 4 * depth, no_bias, more, _LEAST, _MOST, live)
+                    _sweep(at, here, taps_at, 1, count, buffer, out, 4 * depth, no_bias, more, _LEAST, _MOST, live)
 
     return drive
 

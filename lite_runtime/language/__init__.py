@@ -9,12 +9,23 @@ from lite_runtime._lazy import lazy
 if TYPE_CHECKING:
     from lite_runtime.language.adapters import Adapter
     from lite_runtime.language.answer import Piece, Statistics
+    from lite_runtime.language.embedding import EmbeddingModel
     from lite_runtime.language.generation import LanguageModel
     from lite_runtime.language.sampling import Sampling
     from lite_runtime.language.template import ChatTemplate
     from lite_runtime.language.tokenizers import Detokenizer, Tokenizer
 
-__all__ = ["Adapter", "ChatTemplate", "Detokenizer", "LanguageModel", "Piece", "Sampling", "Statistics", "Tokenizer"]
+__all__ = [
+    "Adapter",
+    "ChatTemplate",
+    "Detokenizer",
+    "EmbeddingModel",
+    "LanguageModel",
+    "Piece",
+    "Sampling",
+    "Statistics",
+    "Tokenizer",
+]
 
 __getattr__ = lazy(
     __name__,
@@ -22,6 +33,7 @@ __getattr__ = lazy(
         "Adapter": "lite_runtime.language.adapters",
         "ChatTemplate": "lite_runtime.language.template",
         "Detokenizer": "lite_runtime.language.tokenizers",
+        "EmbeddingModel": "lite_runtime.language.embedding",
         "LanguageModel": "lite_runtime.language.generation",
         "Piece": "lite_runtime.language.answer",
         "Sampling": "lite_runtime.language.sampling",

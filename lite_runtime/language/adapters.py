@@ -22,7 +22,6 @@ import numpy as np
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
-from lite_runtime.learning import checkpoint
 
 __all__ = ["Adapter", "Layout", "NoSlot", "Slots", "Target", "blank", "layout"]
 
@@ -85,6 +84,8 @@ class Adapter:
     @classmethod
     def load(cls, source: str | os.PathLike[str] | bytes | memoryview) -> Adapter:
         """The adapter in a file. Raises BundleError for one that cannot be read or is damaged."""
+        from lite_runtime.learning import checkpoint
+
         found = checkpoint.read(source)
         return cls(found.state, found.model)
 
@@ -106,11 +107,15 @@ class Adapter:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file, atomically. Raises BundleError."""
+        from lite_runtime.learning import checkpoint
+
         checkpoint.write(path, self.arrays, self.model)
 
     @cached_property
     def digest(self) -> str:
         """Identifies the arrays and the model."""
+        from lite_runtime.learning import checkpoint
+
         return checkpoint.read(checkpoint.write(None, self.arrays, self.model)).digest
 
     def flat(self, about: Mapping[str, Any]) -> Array:

@@ -41,7 +41,14 @@ class Detokenizer(Protocol):
 
 
 class Constraint(Protocol):
-    """What an answer may be."""
+    """What answers may be: each begins one of its own."""
+
+    def begin(self) -> Following:
+        """The state of an answer that has no tokens yet."""
+
+
+class Following(Protocol):
+    """What may follow in one answer."""
 
     def allowed(self) -> Array:
         """Which tokens may follow: bool [vocabulary]."""
@@ -90,6 +97,11 @@ class Piece(NamedTuple):
     finish_reason: Finish | None = None
     statistics: Statistics | None = None
 
+    def joined(self, after: Piece) -> Piece:
+        """This piece and the one after it as one."""
+        parts = self.text + after.text, self.tokens + after.tokens, self.logprobs + after.logprobs
+        return Piece(*parts, after.finish_reason, after.statistics)
+
 
 class Request(NamedTuple):
     """What is asked for, checked. tokens: of the prompt, at least one. limit: most tokens of the answer. ends: tokens
@@ -111,7 +123,9 @@ class Answer:
 
     def __init__(self, request: Request, sequence: Sequence, detokenizer: Detokenizer | None) -> None:
         self.request, self.sequence = request, sequence
-        self.tokens: list[int] = []
+        self._seen = Seen(request.tokens)
+        self.tokens = self._seen.answer
+        self._form = None if request.constraint is None else request.constraint.begin()
         self.finished: Finish | None = None
         self._text, self._stops, self._stopped = detokenizer, Stops(request.stops), False
         self._proposal = Proposal()
@@ -120,11 +134,11 @@ class Answer:
 
     def part(self) -> Part:
         """What the next run adds to the sequence: the tokens not run yet, and those proposed."""
-        rest = [*self.request.tokens, *self.tokens][len(self.sequence) :]
+        rest = self._seen.after(len(self.sequence))
         room = min(SPECULATED, self.request.limit - len(self.tokens) - 1)
         self._proposal = Proposal()
         if self.request.proposer is not None and self.tokens and room > 0:
-            self._proposal = self.request.proposer.propose(Seen(self.request.tokens, self.tokens), room)
+            self._proposal = self.request.proposer.propose(self._seen, room)
         return Part(self.sequence, [*rest, *self._proposal.tokens], 1 + len(self._proposal.tokens))
 
     def take(self, logits: Array, engine: Engine) -> Piece:
@@ -151,6 +165,7 @@ class Answer:
         self._first = self._first or time.perf_counter() - self._begin
         if self.finished is None:
             return Piece(text, new, tuple(found))
+        self._form = None
         return Piece(text + self._rest(), new, tuple(found), self.finished, self.statistics())
 
     def statistics(self) -> Statistics:
@@ -169,16 +184,16 @@ class Answer:
     def _chosen(self, row: int, values: Array) -> int:
         """The next token, by the logits of one row."""
         request = self.request
-        allowed = None if request.constraint is None else request.constraint.allowed()
-        ready = prepared(values, request.sampling, Seen(request.tokens, self.tokens), allowed)
+        allowed = None if self._form is None else self._form.allowed()
+        ready = prepared(values, request.sampling, self._seen, allowed)
         return verified(self._proposal, row, ready, request.sampling, len(request.tokens) + len(self.tokens))
 
     def _added(self, token: int) -> str:
         """Append a token; the text that may be passed on. Sets `finished` if the answer ends with this token."""
-        self.tokens.append(token)
-        if self.request.constraint is not None:
-            self.request.constraint.accept(token)
-            if self.request.constraint.complete:
+        self._seen.add(token)
+        if self._form is not None:
+            self._form.accept(token)
+            if self._form.complete:
                 self.finished = "stop"
         if len(self.tokens) == self.request.limit:
             self.finished = self.finished or "length"

@@ -19,14 +19,27 @@ from lite_runtime.graph import Array
 if TYPE_CHECKING:
     from lite_runtime.language.tokenizers import Tokenizer
 
-__all__ = ["FORMATS", "Guided", "constraint"]
+__all__ = ["FORMATS", "Following", "Guided", "constraint"]
 
+_MOST = 1 << 18
+"""Characters of a schema, an expression or a grammar."""
 _READY: WeakKeyDictionary[Tokenizer, Any] = WeakKeyDictionary()
 """llguidance's tokenizers: one takes about 0.1 s for 50,000 tokens."""
 
 
 class Guided:
-    """The state of an answer that must match a grammar."""
+    """A grammar that answers must match."""
+
+    def __init__(self, matcher: Any, vocabulary: int) -> None:
+        self._matcher, self._vocabulary = matcher, vocabulary
+
+    def begin(self) -> Following:
+        """The state of an answer that has no tokens yet: a copy, so that several answers may have one grammar."""
+        return Following(self._matcher.deep_copy(), self._vocabulary)
+
+
+class Following:
+    """The state of one answer that must match a grammar."""
 
     def __init__(self, matcher: Any, vocabulary: int) -> None:
         self._matcher, self._vocabulary = matcher, vocabulary
@@ -52,7 +65,7 @@ class Guided:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise MsedgeError(f"the answer cannot be kept to its format: {self._matcher.get_error()}")
+            raise MsedgeError(f"the answer cannot be kept to its format: {str(self._matcher.get_error())[:400]}")
 
 
 def constraint(response_format: Mapping[str, Any], tokenizer: Tokenizer, about: Mapping[str, Any]) -> Guided | None:
@@ -65,7 +78,7 @@ def constraint(response_format: Mapping[str, Any], tokenizer: Tokenizer, about: 
     """
     name = response_format.get("type") if isinstance(response_format, Mapping) else None
     if not isinstance(name, str) or name not in FORMATS:
-        raise InputError(f"response_format: expected a type of {', '.join(FORMATS)}, got {name!r}")
+        raise InputError(f"response_format: expected a type of {', '.join(FORMATS)}, got {str(name)[:80]!r}")
     if name == "text":
         return None
     try:
@@ -75,7 +88,7 @@ def constraint(response_format: Mapping[str, Any], tokenizer: Tokenizer, about: 
     grammar = FORMATS[name](response_format, llguidance.LLMatcher)
     matcher = llguidance.LLMatcher(_ready(tokenizer, about), grammar, log_level=0)
     if matcher.is_error():
-        raise InputError(f"response_format: {matcher.get_error()}")
+        raise InputError(f"response_format: {str(matcher.get_error())[:400]}")
     return Guided(matcher, about["vocabulary"])
 
 
@@ -120,18 +133,27 @@ def _schema(given: Mapping[str, Any], matcher: Any) -> str:
 
 def _json(schema: Mapping[str, Any], matcher: Any) -> str:
     try:
-        text = json.dumps(schema, allow_nan=False)
+        text = _bounded(json.dumps(schema, allow_nan=False))
+        return str(matcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": r"[\x20\x0A]?"}))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"response_format: expected a JSON schema: {error}") from None
-    return str(matcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": r"[\x20\x0A]?"}))
+        raise InputError(f"response_format: expected a JSON schema: {str(error)[:200]}") from None
+
+
+def _bounded(text: str) -> str:
+    if len(text) > _MOST:
+        raise InputError(f"response_format: expected at most {_MOST} characters, got {len(text)}; shorten it")
+    return text
 
 
 def _text(field: str, method: str) -> Callable[[Mapping[str, Any], Any], str]:
     def made(given: Mapping[str, Any], matcher: Any) -> str:
         value = given.get(field)
         if not isinstance(value, str) or not value:
-            raise InputError(f"response_format: expected {field} as text, got {value!r}")
-        return str(getattr(matcher, method)(value))
+            raise InputError(f"response_format: expected {field} as text, got {str(value)[:80]!r}")
+        try:
+            return str(getattr(matcher, method)(_bounded(value)))
+        except ValueError as error:
+            raise InputError(f"response_format: expected {field}: {str(error)[:200]}") from None
 
     return made
 

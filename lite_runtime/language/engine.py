@@ -12,14 +12,16 @@ Sizes of a run are rounded up to a few, for which the model is planned: rows bey
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from lite_runtime.errors import InputError, MsedgeError
+from lite_runtime.errors import InputError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Value, numpy_dtype
 from lite_runtime.language.adapters import Adapter, NoSlot, layout
@@ -31,11 +33,15 @@ __all__ = ["CHUNK", "KEYS", "SLOTS", "Engine", "Part", "Sequence", "takes_tokens
 
 CHUNK = 256
 """Rows of a run, at most: weights are read once for so many tokens."""
+BINDINGS = 128
+"""Sizes of runs that are kept, with about a megabyte and their working memory each."""
 _SIZES = sorted({n for k in range(9) for n in (2**k, 3 * 2**k) if n <= CHUNK})
 SLOTS = 16
 """Adapters that an engine can hold unless told otherwise."""
 KEYS, VALUES = "key_cache.", "value_cache."
 """How names of caches begin: [pages, heads, size, 16] and [pages, heads, 16, size]."""
+_MOST_CONTEXT, _MOST_STOPS = 1 << 24, 256
+"""Tokens of a context, and tokens that end a text, of any bundle."""
 
 
 class Sequence:
@@ -62,18 +68,18 @@ class Engine:
 
     def __init__(self, model: Model, positions: int | None = None, adapters: int = SLOTS) -> None:
         """positions: tokens that fit the caches, of all sequences together; the model's context by default. adapters:
-        slots. Raises InputError for a bundle without a language model."""
+        slots. Raises InputError for a bundle without a language model, and for caches that do not fit the memory."""
         self.model = model
         self.about: Mapping[str, Any] = described(model)
         self.context: int = self.about["context"]
-        self.pages = Pages(needed(positions if positions is not None else self.context))
-        self.caches: Mapping[str, Array] = {
-            v.name: _zeros((self.pages.count, *_known(v.shape)), v.dtype)
-            for v in model.inputs()
-            if v.name.startswith((KEYS, VALUES))
-        }
-        self._width = needed(self.context)
-        self._bindings: dict[tuple[str, int, int, int], Binding] = {}
+        if positions is not None and (type(positions) is not int or not 0 < positions < 1 << 40):
+            raise InputError(f"positions: expected a number of tokens from 1, got {positions!r}")
+        count = needed(self.context if positions is None else positions)
+        self.caches: Mapping[str, Array] = _caches(model, count)
+        self.pages = Pages(count)
+        self._width = min(needed(self.context), self.pages.count)
+        self._bindings: OrderedDict[tuple[str, int, int, int], Binding] = OrderedDict()
+        """By signature and size, the least recently used first."""
         self.layout = layout(self.about)
         """Of adapters; None if the model takes none."""
         self.slots = 0 if self.layout is None else adapters
@@ -94,6 +100,17 @@ class Engine:
     def free_slots(self) -> int:
         """Slots without an adapter."""
         return len(self._free)
+
+    @property
+    def working_bytes(self) -> int:
+        """Memory beside the weights: the caches and slots, all of them, and the plans and arrays of the sizes that were
+        run."""
+        held = tuple(self._bindings.values())
+        bounds = {bound for one in held for bound in (one.bound, *one.executor.bounds)}
+        small = sum(one.inputs[name].nbytes for one in held for name in _PORTS)
+        small += sum(array.nbytes for one in held for array in one.outputs.values())
+        always = sum(cache.nbytes for cache in self.caches.values()) + self._adapters.nbytes
+        return small + always + sum(bound.nbytes for bound in bounds)
 
     def check(self, adapter: Adapter) -> Array:
         """The numbers of a slot. Raises InputError for an adapter that is not of this model, and for a model that takes
@@ -252,7 +269,7 @@ class Engine:
         return [logits[a:b].copy() for a, b in pairwise(starts)]
 
     def _binding(self, rows: int, sequences: int, wanted: int, signature: str = "predict") -> Binding:
-        key = signature, _SIZES[bisect_left(_SIZES, rows)], _above(sequences), _above(max(wanted, 1))
+        key = signature, *_rounded(rows, sequences, wanted)
         if key not in self._bindings:
             sizes: dict[str, tuple[int, ...]] = {
                 "input_ids": (key[1],),
@@ -266,16 +283,26 @@ class Engine:
                 sizes["adapter_rows"], more = (key[1],), {"adapters": self._adapters}
             small = {name: np.zeros(shape, np.int32) for name, shape in sizes.items()}
             held = {**small, **more, **self.caches}
+            while len(self._bindings) >= BINDINGS:
+                self._bindings.popitem(last=False)
             self._bindings[key] = self.model.bind(signature=signature, arrays=held)
+        self._bindings.move_to_end(key)
         return self._bindings[key]
 
 
 _PORTS = ("input_ids", "cumulative_sequence_length", "past_seqlens", "block_table", "logits_rows")
 
 
-def _above(count: int) -> int:
-    """The next power of two."""
-    return 1 << (count - 1).bit_length()
+def _rounded(rows: int, sequences: int, wanted: int) -> tuple[int, int, int]:
+    """The sizes of a run that has room for these. Sequences without rows take no time, so they are rounded up to powers
+    of four; logits of as many rows as a sixteenth of the run take little."""
+    size = _SIZES[bisect_left(_SIZES, rows)]
+    return size, _above(sequences, 2), max(_above(wanted), _above(size) >> 4)
+
+
+def _above(count: int, bits: int = 1) -> int:
+    """The next power of two, or of 2 to the power of `bits`."""
+    return 1 << -(-(max(count, 1) - 1).bit_length() // bits) * bits
 
 
 def _wanted(part: Part, done: int, count: int) -> int:
@@ -295,21 +322,29 @@ def _next(parts: Items[Part], done: Items[int]) -> list[tuple[int, int]]:
 
 
 def described(model: Model) -> Mapping[str, Any]:
-    """What a bundle says about its language model. Raises InputError if it holds none, or if its graph does not take
-    what an engine gives."""
+    """What a bundle says about its language model. Raises InputError if it holds none, if what it says contradicts
+    itself, and if its graph does not take what an engine gives."""
     about = model.bundle.metadata.get("language")
     if not isinstance(about, Mapping):
         raise InputError("this bundle holds no language model; convert one from GGUF or a safetensors folder")
-    types = {"context": int, "vocabulary": int, "stop": list | tuple}
-    wrong = [name for name, kind in types.items() if not isinstance(about.get(name), kind)]
-    if wrong or not takes_tokens(model.inputs()) or [v.name for v in model.outputs()] != ["logits"]:
-        raise InputError(
-            f"this bundle's language model is not complete ({', '.join(wrong) or 'its inputs'}); convert it again"
-        )
-    if layout(about) is not None and not _takes_adapters(model):
-        raise InputError("this bundle describes adapters, and its graphs do not take them; convert the model again")
-    if not 0 < about["context"] <= 1 << 24 or not 0 < about["vocabulary"] < 1 << 31:
-        raise MsedgeError(f"expected a context and a vocabulary, got {about['context']} and {about['vocabulary']}")
+    vocabulary = about.get("vocabulary")
+    size = vocabulary if type(vocabulary) is int and 0 < vocabulary < 1 << 31 else 0
+
+    def token(value: Any) -> bool:
+        return type(value) is int and 0 <= value < size
+
+    context, stop = about.get("context"), about.get("stop")
+    right = {
+        "vocabulary": size > 0,
+        "context": type(context) is int and 0 < context <= _MOST_CONTEXT,
+        "stop": isinstance(stop, list | tuple) and len(stop) <= _MOST_STOPS and all(map(token, stop)),
+        "bos": about.get("bos") is None or token(about["bos"]),
+        "its inputs": takes_tokens(model.inputs()) and "predict" not in model.bundle.uses,
+        "logits of its vocabulary": _gives_logits(model.outputs(), size),
+        "graphs that take its adapters": layout(about) is None or _takes_adapters(model),
+    }
+    if wrong := [name for name, held in right.items() if not held]:
+        raise InputError(f"this bundle's language model is not complete ({', '.join(wrong)}); convert it again")
     return about
 
 
@@ -328,17 +363,62 @@ def takes_tokens(inputs: Items[Value]) -> bool:
     return {v.name for v in inputs}.issuperset(_PORTS)
 
 
-def _known(shape: Any) -> tuple[int, ...]:
-    """The sizes of a cache but the first, which is open."""
-    if shape is None or len(shape) != 4 or not all(isinstance(d, int) for d in shape[1:]):
-        raise InputError(f"expected caches of pages, got shape {shape}; convert the model again")
-    return tuple(shape[1:])
+def _gives_logits(outputs: Items[Value], vocabulary: int) -> bool:
+    """Whether logits float32 [wanted, vocabulary] are the only output."""
+    if [(v.name, v.dtype) for v in outputs] != [("logits", "float32")]:
+        return False
+    shape = outputs[0].shape
+    return shape is not None and len(shape) == 2 and shape[1] == vocabulary
+
+
+_RANKS = {"block_table": 2}
+"""Of the inputs that are not caches, if it is not one."""
+
+
+def _caches(model: Model, pages: int) -> Mapping[str, Array]:
+    """The caches of all layers, zero. Raises InputError for inputs that are no tables of tokens and no caches, for
+    layers that differ, and for caches that do not fit the memory."""
+    inputs = {v.name: v for v in model.inputs()}
+    for name in _PORTS:
+        shape = inputs[name].shape
+        if inputs[name].dtype != "int32" or shape is None or len(shape) != _RANKS.get(name, 1) or not _open(shape):
+            raise InputError(f"input {name!r}: expected int32 of open sizes, got {inputs[name]}; convert it again")
+    held = {name: v for name, v in inputs.items() if name not in _PORTS}
+    layers = {name.removeprefix(KEYS) for name in held if name.startswith(KEYS)}
+    wanted = {begin + layer for layer in layers for begin in (KEYS, VALUES)}
+    if held.keys() != wanted or not layers:
+        names = ", ".join(sorted(held.keys() ^ wanted))[:80]
+        raise InputError(f"expected a cache of keys and one of values for each layer, got {names or 'none'}")
+    kinds = {(v.dtype, *_heads_and_size(v)) for v in held.values()}
+    if len(kinds) > 1:
+        raise InputError(f"expected caches of the same type in all layers, got {len(kinds)}; convert the model again")
+    ((dtype, heads, size),) = kinds
+    shapes = {KEYS: (pages, heads, size, PAGE), VALUES: (pages, heads, PAGE, size)}
+    try:
+        return {name: _zeros(shapes[KEYS if name.startswith(KEYS) else VALUES], dtype) for name in held}
+    except (MemoryError, ValueError):
+        raise InputError(f"no memory for caches of {pages * PAGE} tokens; load it with fewer (positions=…)") from None
+
+
+def _heads_and_size(cache: Value) -> tuple[int, int]:
+    """Of a cache [pages, heads, size, 16] of keys, or [pages, heads, 16, size] of values."""
+    shape = cache.shape or ()
+    known = shape[1:] if cache.name.startswith(KEYS) else (*shape[1:2], *shape[:1:-1])
+    if cache.dtype in ("float16", "float32") and len(known) == 3 and _open(shape[:1]):
+        heads, size, page = known
+        if isinstance(heads, int) and isinstance(size, int) and page == PAGE:
+            return heads, size
+    raise InputError(f"input {cache.name!r}: expected a cache of pages, got {cache}; convert the model again")
+
+
+def _open(shape: Items[Any]) -> bool:
+    return not any(isinstance(size, int) for size in shape)
 
 
 def _zeros(shape: tuple[int, ...], dtype: str) -> Array:
     """Zeros aligned to a cache line. Memory of pages that are never used is never touched."""
     kind = numpy_dtype(dtype)
-    count = int(np.prod(shape)) * kind.itemsize
+    count = prod(shape) * kind.itemsize
     raw = np.zeros(count + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + count].view(kind).reshape(shape)

@@ -108,9 +108,9 @@ class LanguageModel:
             from lite_runtime.language import prompts
 
             made = (
-                prompts.of_text(self._words(), prompt)
+                prompts.of_text(self.words(), prompt)
                 if prompt is not None
-                else prompts.of_messages(self.about, self._words(), messages or ())
+                else prompts.of_messages(self.about, self.words(), messages or ())
             )
         if not made:
             raise InputError("expected a prompt of at least one token, got an empty one")
@@ -144,9 +144,10 @@ class LanguageModel:
         are no part of it. logprobs: also log-probabilities, with those of so many most probable tokens.
         response_format: what the answer must be (`lite_runtime.language.constraints`). speculate: several tokens in one
         run where the text repeats itself ("lookup") or by the draft model; greedy answers are the same without.
-        session: whose caches continue with this text. adapter: what was learned beside the weights; it is put into a
-        slot when the answer begins, for which the one that was used least recently makes way (NoSlot if texts use all
-        of them). sampling: fields of `Sampling`; greedy by default. Closing the iterator ends the answer.
+        session: whose caches continue with this text; it has one answer at a time. adapter: what was learned beside the
+        weights; it is put into a slot when the answer begins, for which the one that was used least recently makes way
+        (NoSlot if texts use all of them). sampling: fields of `Sampling`; greedy by default. Closing the iterator ends
+        the answer.
         Raises InputError, before anything runs, for options out of their range, a prompt that does not fit, and an
         adapter that is not of this model.
         """
@@ -187,13 +188,13 @@ class LanguageModel:
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         Stops(stops)
         if stops:
-            self._words()
+            self.words()
         options = checked(Sampling(**sampling), self.about["vocabulary"])
         constraint = None
         if response_format is not None:
             from lite_runtime.language import constraints
 
-            constraint = constraints.constraint(response_format, self._words(), self.about)
+            constraint = constraints.constraint(response_format, self.words(), self.about)
         return Request(
             tokens=tokens,
             limit=min(room, max_tokens or room),
@@ -211,6 +212,8 @@ class LanguageModel:
         """A sequence for a text: it holds as much of it as the caches have already, but not its last token. Its adapter
         stays in its slot until `leave`."""
         with self._lock:
+            if session is not None:
+                session.check_free(self)
             slot = self._slots.take(adapter)
             if session is None:
                 return self._kept.take(tokens, slot)
@@ -219,13 +222,13 @@ class LanguageModel:
             self.engine.cut(held, min(common(held.tokens, tokens), len(tokens) - 1))
             if not len(held):
                 session.sequence = self._kept.take(tokens, slot)
+            session.answering = True
             return session.sequence
 
     def _need_fitting(self, adapter: Adapter | None) -> None:
         """Raise InputError for an adapter that is not of this model."""
-        with self._lock:
-            if adapter is not None and self._slots.find(adapter) is None:
-                self.engine.check(adapter)
+        if adapter is not None and self._slots.find(adapter) is None:
+            self.engine.check(adapter)
 
     def leave(self, sequence: Sequence) -> None:
         """An answer has ended: its adapter may make way."""
@@ -258,10 +261,10 @@ class LanguageModel:
         """A run of the engine; texts that are only kept make room for it."""
         return self._with_room(lambda: self.engine.run(parts))
 
-    def copied(self, sequence: Sequence) -> dict[str, Array]:
-        """The pages of a sequence."""
+    def copied(self, sequence: Sequence) -> tuple[list[int], dict[str, Array]]:
+        """The tokens of a sequence and its pages, between two runs."""
         with self._lock:
-            return self.engine.copied(sequence)
+            return list(sequence.tokens), self.engine.copied(sequence)
 
     def restored(self, tokens: Items[int], pages: Mapping[str, Array]) -> Sequence:
         """A sequence with the pages that `copied` gave."""
@@ -286,11 +289,15 @@ class LanguageModel:
         with self._lock:
             return answer.take(logits, self.engine)
 
-    def _pieces(self, request: Request, session: Session | None, adapter: Adapter | None) -> Generator[Piece]:
+    def answer(self, request: Request, sequence: Sequence) -> Answer:
+        """The answer to a request, which `sequence` will hold; several answers to one request are independent."""
+        words = self.tokenizer
+        return Answer(request, sequence, None if words is None else words.detokenizer(padded=True))
+
+    def _pieces(self, request: Request, session: Session | None, adapter: Adapter | None = None) -> Generator[Piece]:
         sequence = self.begin(request.tokens, session, adapter)
         try:
-            detokenizer = None if self.tokenizer is None else self.tokenizer.detokenizer()
-            answer = Answer(request, sequence, detokenizer)
+            answer = self.answer(request, sequence)
             while answer.finished is None:
                 (logits,) = self.run([self.part(answer)])
                 yield self.take(answer, logits)
@@ -300,10 +307,13 @@ class LanguageModel:
             self.leave(sequence)
             if session is None:
                 self.end(sequence, adapter)
+            else:
+                session.answering = False
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def _words(self) -> Tokenizer:
+    def words(self) -> Tokenizer:
+        """The tokenizer. Raises InputError for a bundle without one."""
         if self.tokenizer is None:
             raise InputError("this bundle has no tokenizer; give tokens, or convert the model again")
         return self.tokenizer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from functools import lru_cache
@@ -13,9 +12,12 @@ from lite_runtime.language.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from lite_runtime.language.template import ChatTemplate
+    from lite_runtime.language.tokenizers.added import Finder
 
 __all__ = ["of_messages", "of_text"]
 
+_DEEPEST = 32
+"""Levels of lists and objects in messages and tools: as many as a template is given."""
 _MARK = "\ufdd0"
 """A number that Unicode keeps free of characters: put into texts of messages where a special token would be found."""
 
@@ -30,8 +32,10 @@ def of_messages(
     tokenizer: Tokenizer,
     messages: Items[Mapping[str, Any]],
     tools: Items[Mapping[str, Any]] | None = None,
+    answered: bool = False,
 ) -> list[int]:
-    """The tokens of a conversation, up to where the answer begins. tools: functions that the model may call.
+    """The tokens of a conversation, up to where the answer begins. tools: functions that the model may call. answered:
+    the last message is the answer, and all its tokens are wanted.
 
     Special tokens that a message's content spells out are ordinary text there: a user cannot end a message and begin
     another in the name of somebody else. Raises InputError for messages that the template refuses, and for a model
@@ -42,10 +46,10 @@ def of_messages(
     template = about.get("template") or tokenizer.chat_template
     if not template:
         raise InputError("this model has no chat template; give a prompt instead of messages")
-    special = _special(tokenizer)
-    marked, offered = _marked(messages, special), _marked(tools, special)
+    special = tokenizer.special
+    marked, offered = _marked(messages, special, "messages"), _marked(tools, special, "tools")
     names: dict[str, Any] = {f"{name}_token": tokenizer.id_to_token(number) for name, number in tokenizer.ids.items()}
-    text = _template(template).render(marked, tools=offered, **names)
+    text = _template(template).render(marked, tools=offered, add_generation_prompt=not answered, **names)
     return [number for part in text.split(_MARK) for number in tokenizer.encode(part, add=False)]
 
 
@@ -60,19 +64,12 @@ def _template(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def _special(tokenizer: Tokenizer) -> re.Pattern[str] | None:
-    """Finds the first character of each special token."""
-    tokens = [token.content for token in tokenizer.description.added if token.special and len(token.content) > 1]
-    if not tokens:
-        return None
-    return re.compile("|".join(f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in tokens))
-
-
-def _marked(value: Any, special: re.Pattern[str] | None) -> Any:
-    """A message whose texts hold no special token: a mark follows the first character of each."""
+def _marked(value: Any, special: Finder, where: str, depth: int = 0) -> Any:
+    """Messages or tools whose texts hold no special token: a mark follows the first character of each."""
+    if depth > _DEEPEST:
+        raise InputError(f"{where}: expected values nested at most {_DEEPEST} deep")
     if isinstance(value, str):
-        plain = value.replace(_MARK, "")
-        return plain if special is None else special.sub(lambda found: found[0] + _MARK, plain)
+        return special.broken(value.replace(_MARK, ""), _MARK)
     if isinstance(value, Mapping):
-        return {name: _marked(held, special) for name, held in value.items()}
-    return [_marked(held, special) for held in value] if isinstance(value, list | tuple) else value
+        return {name: _marked(held, special, where, depth + 1) for name, held in value.items()}
+    return [_marked(held, special, where, depth + 1) for held in value] if isinstance(value, list | tuple) else value

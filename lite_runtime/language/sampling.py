@@ -81,14 +81,44 @@ def checked(sampling: Sampling, vocabulary: int) -> Sampling:
     return sampling
 
 
-class Seen(NamedTuple):
-    """The text before a token, which penalties look at: the prompt's tokens, and the answer's."""
+class Seen:
+    """The text before a token, which penalties look at: the prompt's tokens, and the answer's. Tokens are counted as
+    they come, so that the time of the next one does not grow with the text."""
 
-    prompt: Items[int] = ()
-    answer: Items[int] = ()
+    def __init__(self, prompt: Items[int] = (), answer: Items[int] = ()) -> None:
+        self.prompt, self.answer = prompt, list[int]()
+        ids, counts = np.unique(np.asarray(prompt, np.int64), return_counts=True)
+        self._places = {token: place for place, token in enumerate(ids.tolist())}
+        self._counts = np.stack([ids, counts, np.zeros_like(ids)])
+        for token in answer:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """A token of the answer."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == self._counts.shape[1]:
+            self._counts = np.concatenate([self._counts, np.zeros((3, place + 64), np.int64)], axis=1)
+        self._counts[0, place] = token
+        self._counts[1:, place] += 1
+        self.answer.append(token)
+
+    def cut(self, length: int) -> None:
+        """Forget the answer's tokens after the first `length`."""
+        for token in self.answer[length:]:
+            self._counts[1:, self._places[token]] -= 1
+        del self.answer[length:]
+
+    def after(self, length: int) -> list[int]:
+        """The tokens of the text after the first `length`."""
+        return [*self.prompt[length:], *self.answer[max(length - len(self.prompt), 0) :]]
+
+    def counts(self) -> Array:
+        """Different tokens of the text, how often each is there, and how often in the answer: int64 [3, n]. Also tokens
+        that were forgotten may be among them, with counts of zero."""
+        return self._counts[:, : len(self._places)]
 
 
-def prepared(logits: Array, sampling: Sampling, seen: Seen = Seen(), allowed: Array | None = None) -> Array:  # noqa: B008
+def prepared(logits: Array, sampling: Sampling, seen: Seen | None = None, allowed: Array | None = None) -> Array:
     """Logits float32 [vocabulary] with bias and penalties, -inf where `allowed` (bool [vocabulary]) is False.
 
     The result may be `logits` itself. Raises MsedgeError if a logit is not a number, or if no token is allowed.
@@ -100,7 +130,7 @@ def prepared(logits: Array, sampling: Sampling, seen: Seen = Seen(), allowed: Ar
     if sampling.logit_bias:
         ids = np.fromiter(sampling.logit_bias, np.int64)
         made[ids] += np.fromiter(sampling.logit_bias.values(), np.float32)
-    if not plain:
+    if not plain and seen is not None:
         _penalise(made, sampling, seen)
     if allowed is not None:
         made[~allowed] = -np.inf
@@ -112,12 +142,14 @@ def prepared(logits: Array, sampling: Sampling, seen: Seen = Seen(), allowed: Ar
 
 
 def _penalise(logits: Array, sampling: Sampling, seen: Seen) -> None:
+    tokens, text, answer = seen.counts()
     if sampling.repetition_penalty != 1:
-        ids = np.unique(np.asarray([*seen.prompt, *seen.answer], np.int64))
+        ids = tokens[text > 0]
         values, penalty = logits[ids], np.float32(sampling.repetition_penalty)
         logits[ids] = np.where(values > 0, values / penalty, values * penalty)
-    ids, counts = np.unique(np.asarray(seen.answer, np.int64), return_counts=True)
-    logits[ids] -= (sampling.presence_penalty + sampling.frequency_penalty * counts).astype(np.float32)
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        ids, counts = tokens[answer > 0], answer[answer > 0]
+        logits[ids] -= (sampling.presence_penalty + sampling.frequency_penalty * counts).astype(np.float32)
 
 
 class Candidates(NamedTuple):

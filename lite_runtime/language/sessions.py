@@ -20,7 +20,7 @@ from lite_runtime.bundle.encoding import plain
 from lite_runtime.bundle.layout import REQUIRED, SESSION, File
 from lite_runtime.bundle.opening import opened
 from lite_runtime.bundle.reading import manifest_of, section_of
-from lite_runtime.bundle.refusal import mapping_of, named, object_of, refuse, string_of
+from lite_runtime.bundle.refusal import mapping_of, named, object_of, refuse, show, string_of
 from lite_runtime.bundle.writing import assemble, dump
 from lite_runtime.errors import BundleError, InputError
 from lite_runtime.graph import Array
@@ -50,8 +50,8 @@ class Generating(Protocol):
     def end(self, sequence: Sequence, adapter: Adapter | None = None) -> None:
         """A text has ended."""
 
-    def copied(self, sequence: Sequence) -> dict[str, Array]:
-        """The pages of a sequence."""
+    def copied(self, sequence: Sequence) -> tuple[list[int], dict[str, Array]]:
+        """The tokens of a sequence, and its pages."""
 
     def restored(self, tokens: Items[int], pages: Mapping[str, Array]) -> Sequence:
         """A sequence with the pages that `copied` gave."""
@@ -69,6 +69,8 @@ class Session:
     ) -> None:
         self.model, self.metadata, self.adapter = model, dict(metadata), adapter
         self.sequence = sequence if sequence is not None else Sequence()
+        self.answering = False
+        """Whether an answer is being written, which nobody has read to its end or closed."""
 
     def __len__(self) -> int:
         """The number of tokens in the caches."""
@@ -76,7 +78,7 @@ class Session:
 
     def generate(self, prompt: str | None = None, **options: Any) -> Generator[Piece]:
         """`LanguageModel.generate`, where the text, the whole of it, begins like the session's: only the rest is
-        computed."""
+        computed. Reading a second answer before the first one has ended raises InputError."""
         return self.model.generate(prompt, session=self, **options)
 
     def fork(self) -> Session:
@@ -84,26 +86,36 @@ class Session:
         return Session(self.model, self.model.fork(self.sequence), self.metadata, self.adapter)
 
     def close(self) -> None:
-        """End the session. Its pages stay in the caches for texts that begin alike, as long as there is room."""
+        """End the session. Its pages stay in the caches for texts that begin alike, as long as there is room. Raises
+        InputError while an answer is being written."""
+        self.check_free(self.model)
         sequence, self.sequence = self.sequence, Sequence()
         self.model.end(sequence, self.adapter)
 
+    def check_free(self, model: Generating) -> None:
+        """Raise InputError for a session of another model, and while an answer is being written."""
+        if self.model is not model:
+            raise InputError("expected a session of this model, got one of another; begin a new session")
+        if self.answering:
+            raise InputError("the session's answer has not ended; read it to its end, or close its iterator, first")
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the session to a file: after a power failure there is either the old file or the new one.
+        """Write the session to a file: after a power failure there is either the old file or the new one. While an
+        answer is being written, it is saved up to the last run.
 
         Raises BundleError for a path that cannot be written and for metadata that are no plain values.
         """
-        caches = self.model.copied(self.sequence)
+        tokens, caches = self.model.copied(self.sequence)
         manifest = {
             "model": self.model.digest,
-            "tokens": len(self.sequence),
+            "tokens": len(tokens),
             "metadata": plain(self.metadata, "metadata"),
         }
         if self.adapter is not None:
             manifest["adapter"] = self.adapter.digest
         parts = [("manifest", dump(manifest), REQUIRED)]
-        parts.append(("tokens", np.asarray(self.sequence.tokens, "<i4").tobytes(), 0))
-        parts += [(name, _clean(name, held, len(self.sequence)).tobytes(), 0) for name, held in caches.items()]
+        parts.append(("tokens", np.asarray(tokens, "<i4").tobytes(), 0))
+        parts += [(name, _clean(name, held, len(tokens)).tobytes(), 0) for name, held in caches.items()]
         write_atomically(path, assemble(parts, SESSION), BundleError)
 
 
@@ -145,9 +157,10 @@ def _manifest(file: File) -> dict[str, Any]:
 
 def _contents(model: Generating, file: File, doc: Mapping[str, Any]) -> tuple[list[int], dict[str, Array]]:
     """The tokens, and the pages of each cache."""
-    tokens = np.frombuffer(section_of(file, "tokens"), "<i4").tolist()
-    if len(tokens) != doc["tokens"] or len(tokens) > model.engine.context:
-        refuse("section 'tokens'", f"{doc['tokens']} tokens, at most {model.engine.context}", str(len(tokens)))
+    raw, count, most = section_of(file, "tokens"), doc["tokens"], model.engine.context
+    if type(count) is not int or not 0 <= count <= most or len(raw) != 4 * count:
+        refuse("section 'tokens'", f"4 bytes for each of 0 to {most} tokens", f"{len(raw)} bytes, {show(count)} tokens")
+    tokens = np.frombuffer(raw, "<i4").tolist()
     if tokens and not 0 <= min(tokens) <= max(tokens) < model.about["vocabulary"]:
         refuse("section 'tokens'", f"tokens below {model.about['vocabulary']}", "others")
     pages = {}

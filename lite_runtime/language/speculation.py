@@ -60,8 +60,7 @@ class Lookup:
 
     def propose(self, text: Seen, count: int) -> Proposal:
         """What followed the longest match of the text's end."""
-        new = [*text.prompt, *text.answer][len(self._text) :]
-        for token in new:
+        for token in text.after(len(self._text)):
             self._remember()
             self._text.append(token)
         for size in self._sizes:
@@ -86,22 +85,37 @@ class Draft:
     def __init__(self, engine: Engine, sampling: Sampling) -> None:
         self._engine, self._sampling = engine, sampling
         self._sequence = Sequence()
+        self._seen: Seen | None = None
+        """The text, and what was proposed last; of its answer, `_known` tokens are the text's."""
+        self._known = 0
 
     def propose(self, text: Seen, count: int) -> Proposal:
         """Tokens drawn one by one from the smaller model's distributions, with the options of the answer."""
-        tokens, drawn = [*text.prompt, *text.answer], []
-        start = len(tokens)
-        self._engine.cut(self._sequence, min(common(self._sequence.tokens, tokens), start - 1))
+        seen, start = self._followed(text), len(text.prompt) + len(text.answer)
+        rest, tokens, drawn = text.after(len(self._sequence)), list[int](), list[Candidates]()
         try:
-            for _ in range(min(count, self._engine.context - start)):
-                (logits,) = self._engine.run([Part(self._sequence, tokens[len(self._sequence) :])])
-                seen = Seen(text.prompt, [*text.answer, *tokens[start:]])
-                found = candidates(prepared(logits[0], self._sampling, seen), self._sampling)
-                tokens.append(draw(found, uniform(self._sampling.seed, len(tokens), DRAFT)))
-                drawn.append(found)
+            for position in range(start, min(start + count, self._engine.context)):
+                (logits,) = self._engine.run([Part(self._sequence, rest)])
+                drawn.append(candidates(prepared(logits[0], self._sampling, seen), self._sampling))
+                rest = [draw(drawn[-1], uniform(self._sampling.seed, position, DRAFT))]
+                tokens += rest
+                seen.add(rest[0])
         except OutOfPages:
             return Proposal()
-        return Proposal(tokens[start:], drawn if self._sampling.temperature else ())
+        return Proposal(tokens, drawn if self._sampling.temperature else ())
+
+    def _followed(self, text: Seen) -> Seen:
+        """The text, counted on; the sequence keeps what it has in common with it, but not the last token."""
+        if self._seen is None:
+            self._seen = Seen(text.prompt)
+        same = min(len(text.prompt) + self._known, len(self._sequence))
+        same += common(self._sequence.tokens[same:], text.after(same))
+        self._engine.cut(self._sequence, min(same, len(text.prompt) + len(text.answer) - 1))
+        self._seen.cut(self._known)
+        for token in text.answer[self._known :]:
+            self._seen.add(token)
+        self._known = len(text.answer)
+        return self._seen
 
     def close(self) -> None:
         """Give back the pages of the draft."""

@@ -8,8 +8,8 @@ from lite_runtime.errors import InputError
 
 __all__ = ["Stops"]
 
-_MOST = 64
-"""Stop texts of one answer."""
+_MOST, _LONGEST = 64, 1024
+"""Stop texts of one answer, and characters of one."""
 
 
 class Stops:
@@ -20,18 +20,24 @@ class Stops:
     """
 
     def __init__(self, stops: Items[str]) -> None:
-        if isinstance(stops, str) or len(stops) > _MOST or not all(isinstance(s, str) and s for s in stops):
-            raise InputError(f"stop: expected up to {_MOST} texts that are not empty, got {stops!r}")
-        self._stops = tuple(stops)
+        right = not isinstance(stops, str) and len(stops) <= _MOST
+        if not right or not all(isinstance(s, str) and 0 < len(s) <= _LONGEST for s in stops):
+            text = f"stop: expected up to {_MOST} texts of 1 to {_LONGEST} characters that are not empty"
+            raise InputError(f"{text}, got {len(stops)}: {str(stops[:1])[:80]}")
+        self._searches = [_Search(stop) for stop in stops]
+        self._firsts = frozenset(stop[0] for stop in stops)
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
         """The text that may be passed on, and whether a stop text is complete; then feed no more."""
+        if not self._held and self._firsts.isdisjoint(text):
+            return text, False
         held = self._held + text
-        ends = [(at + len(stop), at) for stop in self._stops if (at := held.find(stop)) >= 0]
-        if ends:
-            return held[: min(ends)[1]], True
-        kept = max((_overlap(held, stop) for stop in self._stops), default=0)
+        for end in range(len(self._held) + 1, len(held) + 1):
+            complete = [len(one.stop) for one in self._searches if one.follow(held[end - 1])]
+            if complete:
+                return held[: end - max(complete)], True
+        kept = max(one.length for one in self._searches)
         self._held = held[len(held) - kept :]
         return held[: len(held) - kept], False
 
@@ -41,9 +47,20 @@ class Stops:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` with which `stop` begins, but not all of it."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if stop.startswith(text[len(text) - length :]):
-            return length
-    return 0
+class _Search:
+    """A stop text, and how much of its beginning the text so far ends with: a few steps a character, however long the
+    stop is (Knuth, Morris and Pratt 1977)."""
+
+    def __init__(self, stop: str) -> None:
+        self.stop, self.length, self._shorter = stop, 0, [0]
+        for character in stop[1:]:
+            self.follow(character)
+            self._shorter.append(self.length)
+        self.length = 0
+
+    def follow(self, character: str) -> bool:
+        """A character of the text; whether the stop text is complete with it. Then call it no more."""
+        while self.length and self.stop[self.length] != character:
+            self.length = self._shorter[self.length - 1]
+        self.length += self.stop[self.length] == character
+        return self.length == len(self.stop)

@@ -45,8 +45,8 @@ class PersonalBinding(Binding):
             super().__call__()
             return
         with self._lock:
-            self._executor.settings.iterated = 0
-            self.outputs = self._executor.run(self._everything)
+            self.executor.settings.iterated = 0
+            self.outputs = self.executor.run(self._everything)
 
 
 class _Owned:

@@ -88,7 +88,8 @@ def weights(blocks: Blocks, n: int, bits: int, zero_point: int, layout: str) -> 
 
 def _widened(q: Array, scales: Array) -> Array:
     """The float32 array that integers and the scales of their blocks represent."""
-    return (q.reshape(*scales.shape, -1) * scales[..., None]).reshape(q.shape).astype(np.float32)
+    made: Array = (q.reshape(*scales.shape, -1) * scales[..., None]).reshape(q.shape).astype(np.float32)
+    return made
 
 
 @define("DynamicQuantizeBlocks")
@@ -128,9 +129,9 @@ def _matmul_n_bits(
     accuracy_level: int = 0,
 ) -> Array:
     """A @ W.T + bias + residual, transposed: A @ W + bias + residual. accuracy_level is a wish that the converter
-    grants (`converter.passes.byte_activations`): 4 allows activations of 8 bits. A is float32, or DynamicQuantizeBlocks' three
-    results; W as above, (N, K). Transposed with int8, blocks of A lie across those of W: W is rounded once more, to
-    blocks of 8 bits along N."""
+    grants (`converter.passes.byte_activations`): 4 allows activations of 8 bits. A is float32, or
+    DynamicQuantizeBlocks' three results; W as above, (N, K). Transposed with int8, blocks of A lie across those of W:
+    W is rounded once more, to blocks of 8 bits along N."""
     depth = N if transposed else K
     require(a.shape[-1] == depth, f"expected a last size of {depth}, got shape {a.shape}")
     wide = weights(Blocks(q, scales, offsets), N, bits, zero_point, layout)

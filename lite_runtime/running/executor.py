@@ -161,6 +161,11 @@ class Executor:
         """The plan for inputs of these types."""
         return self.bound(inputs).plan
 
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """The plans that are cached, with their memory."""
+        return tuple(self._plans.values())
+
     @cached_property
     def folded(self) -> Graph:
         """The graph with everything evaluated that depends on constants only."""
@@ -248,11 +253,12 @@ class Binding:
     def __init__(self, inputs: dict[str, Array], executor: Executor) -> None:
         bound = executor.bound(inputs)
         made = bound.plan
+        self.executor, self.bound = executor, bound
         self.inputs: Mapping[str, Array] = inputs
         """Input arrays by name."""
         self.outputs: Mapping[str, Array] = {}
         """Output arrays by name; contents undefined before the first call."""
-        self._executor, self._lock = executor, executor.settings.lock
+        self._lock = executor.settings.lock
         self._fault, self._check = bound.fault, bound.check
         self._walk: Walk | None = None
         self.fixed = bound.direct
@@ -270,8 +276,8 @@ class Binding:
         """Compute `outputs` from `inputs`."""
         with self._lock:
             if self._walk is None:
-                self._executor.settings.iterated = 0
-                self.outputs = self._executor.run(self.inputs)
+                self.executor.settings.iterated = 0
+                self.outputs = self.executor.run(self.inputs)
                 return
             self._go()
             if self._fault.value:
@@ -346,6 +352,11 @@ class Bound:
         self.small = not self._passed_in and not self._passed_out
         homes = dict(self._copied_in)
         self._small = [(*port, homes[port[0]]) for port in self._inputs] if self.small else []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its memory, without constants, inputs and outputs."""
+        return self.arena.nbytes + sum(self.plan.slots.values())
 
     @property
     def reference(self) -> list[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -12,13 +13,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import pytest
 
+from edge.cli.output import visible
 from lite_runtime.bundle import read
+from lite_runtime.errors import MsedgeError
 from lite_runtime.language import Adapter
 from tests.edge.test_cli import msedge
-from tests.language.talking import talking_bundle
+from tests.language.talking import TEMPLATE, talking_bundle
 from tests.language.tiny import Sizes, Tiny
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +104,79 @@ def test_standard_input_is_one_message(model: Path) -> None:
     done = subprocess.run(command, input="Hello", env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == msedge("chat", model, "--prompt", "Hello", "--seed", "1", "--max-tokens", "10")[0]
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+@pytest.mark.parametrize("data", [b"caf\xe9", b"\xff\xfe\x00h", b"a" * 70_000 + b"\xc3"])
+def test_standard_input_that_is_no_text(model: Path, data: bytes, locale: str) -> None:
+    command = [sys.executable, "-m", "edge.cli", "chat", model, "--max-tokens", "3"]
+    environment = {**ENVIRONMENT, "LC_ALL": locale}
+    done = subprocess.run(command, input=data, env=environment, capture_output=True, timeout=60)
+    assert done.returncode == 3 and done.stderr.startswith(b"error: standard input: expected text in UTF-8"), (
+        done.stderr
+    )
+    assert b"Traceback" not in done.stderr and b"bug" not in done.stderr
+
+
+def test_lines_of_a_terminal_that_are_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edge.cli import chat
+
+    def wrong(prompt: str) -> str:
+        return b"caf\xe9".decode("utf-8")
+
+    monkeypatch.setattr("builtins.input", wrong)
+    with pytest.raises(MsedgeError, match="standard input: expected text in UTF-8, got other bytes at 3"):
+        chat._text(lambda: input("> "))
+    with pytest.raises(MsedgeError, match="standard input: expected text in UTF-8"):
+        chat._text(lambda: "caf\udce9")
+
+
+def test_standard_input_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edge.cli import chat
+
+    monkeypatch.setattr(chat, "_MOST", 10)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("é" * 10))
+    assert chat._piped() == "é" * 10
+    monkeypatch.setattr(sys, "stdin", io.StringIO("é" * 11))
+    with pytest.raises(MsedgeError, match="at most 10 characters"):
+        chat._piped()
+
+
+HOSTILE = "a\x1b]0;title\x07\x1b[2Jb\x9b31m\r\x7f\u202eevil\u2028\u2066"
+SHOWN = r"a\x1b]0;title\x07\x1b[2Jb\x9b31m\r\x7f\u202eevil\u2028\u2066"
+
+
+def test_text_that_a_terminal_would_obey() -> None:
+    assert visible(HOSTILE) == SHOWN
+    assert visible("\ud800") == r"\ud800"
+    kept = "a\tb\nc d\xa0e\u3000f\u202fé 漢字 👨\u200d👩\u200d👧 می\u200cخواهم e\u0301 \u2764\ufe0f"
+    assert visible(kept) == kept
+
+
+def test_a_model_that_writes_what_a_terminal_would_obey(tmp_path: Path) -> None:
+    """Its first token is made certain; the error of its template has such text too."""
+    (tmp_path / "a.mslite").write_bytes(talking_bundle(template=TEMPLATE))
+    hostile, shown = HOSTILE.replace("\r", ""), SHOWN.replace(r"\r", "")  # a template has no such line ends
+    (tmp_path / "b.mslite").write_bytes(talking_bundle(template="{{ raise_exception('" + hostile + "') }}"))
+    session = tmp_path / "a.mssession"
+    with Terminal(tmp_path / "a.mslite", "--temperature", "100", "--max-tokens", "400", "--session", session) as chat:
+        chat.until(b"> ")
+        chat.type(b"Hello\n")
+        written = chat.until(b" tokens/s").decode()
+    assert not any(category(c) in ("Cc", "Cf") for c in written if c not in "\r\n\t\u200c\u200d") and r"\x" in written
+    _, stderr = msedge("chat", tmp_path / "b.mslite", "--prompt", "a", code=3)
+    assert shown in stderr and "\x1b" not in stderr
+    with Terminal(tmp_path / "b.mslite") as chat:
+        chat.until(b"> ")
+        chat.type(b"Hello\n")
+        assert shown.encode() in (seen := chat.until(b"\n> ")) and b"\x1b]" not in seen
+        assert chat.end(b"\x04") == 0
+
+
+def test_lines_for_machines_in_a_terminal_are_ascii(model: Path) -> None:
+    with Terminal(model, "--prompt", "a", "--json", "--temperature", "100", "--max-tokens", "200") as chat:
+        seen = chat.until(b'"tokens_per_second"')
+    assert seen.isascii() and b"\x1b" not in seen and b"\\u" in seen
 
 
 def test_ctrl_c_stops_an_answer_and_keeps_it(endless: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -12,6 +13,7 @@ from lite_runtime.errors import InputError, MissingExtraError
 from lite_runtime.language import LanguageModel
 from tests.language.talking import talking, talking_bundle
 from tests.language.test_generation import text_of
+from tests.language.tiny import Sizes
 
 SCHEMA = {
     "type": "object",
@@ -86,6 +88,81 @@ def test_speculation_does_not_change_the_text() -> None:
 def test_wrong_formats(form: Any) -> None:
     with pytest.raises(InputError, match="response_format"):
         talking().generate("a", response_format=form)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
+
+
+@pytest.mark.parametrize("depth", [400, 5000])
+def test_deep_schemas(depth: int) -> None:
+    with pytest.raises(InputError, match="response_format: expected a JSON schema"):
+        talking().generate("a", response_format=nested(depth))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "json_schema", "json_schema": {"schema": {"enum": [f"x{i}" for i in range(100_000)]}}},
+        {"type": "regex", "regex": "a" * 300_000},
+        {"type": "regex", "regex": ["a"] * 300_000},
+        {"type": "regex", "regex": "\ud800"},
+        {"type": "x" * 300_000},
+    ],
+)
+def test_errors_of_long_formats_are_short(form: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="response_format") as error:
+        talking().generate("a", response_format=form)
+    assert len(str(error.value)) < 600
+
+
+def test_two_answers_to_one_request_are_independent() -> None:
+    model = talking()
+    request = model.request(model.tokens("Say:"), response_format={"type": "regex", "regex": "[ab]{4}c"})
+    assert request.constraint is not None
+    first, second = (list(model._pieces(request, None)) for _ in range(2))
+    assert text_of(first) == text_of(second) and re.fullmatch("[ab]{4}c", text_of(first))
+    begun = model._pieces(request, None)
+    next(begun)  # and left at that
+    third = [model._pieces(request, None) for _ in range(2)]
+    texts = ["", ""]
+    for pieces in zip(*third, strict=True):  # in turns
+        texts = [text + piece.text for text, piece in zip(texts, pieces, strict=True)]
+    assert texts == [text_of(first)] * 2
+
+
+def test_an_answer_that_has_ended_holds_no_grammar() -> None:
+    model = talking()
+    request = model.request(model.tokens("Say:"), response_format={"type": "regex", "regex": "[ab]{4}c"})
+    answer = model.answer(request, model.begin(request.tokens))
+    state = ref(answer._form)
+    while answer.finished is None:
+        assert state() is not None
+        (logits,) = model.run([model.part(answer)])
+        model.take(answer, logits)
+    assert state() is None
+
+
+def test_a_vocabulary_larger_than_the_tokenizers() -> None:
+    """Ids without a token have no text, and no format allows them."""
+    model = LanguageModel.load(talking_bundle(Sizes(vocabulary=400), seed=1))
+    assert model.tokenizer is not None and len(model.tokenizer) == 300
+    written: set[int] = set()
+    for seed in range(4):
+        plain = list(model.generate("Say:", temperature=3.0, seed=seed, max_tokens=60))
+        ids = [token for piece in plain for token in piece.tokens]
+        assert text_of(plain) == model.tokenizer.decode([number for number in ids if number < 300])
+        written.update(ids)
+    assert max(written) >= 300
+    pieces = list(
+        model.generate("Say:", temperature=3.0, max_tokens=60, response_format={"type": "regex", "regex": ".*"})
+    )
+    assert max(token for piece in pieces for token in piece.tokens) < 300
+    with pytest.raises(InputError, match="may be larger"):
+        model.tokenizer.decode([300])
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 import lite_runtime
 from lite_runtime import bundle
 from lite_runtime.errors import InputError
-from lite_runtime.graph import Array
+from lite_runtime.graph import Array, Graph, Value
 from lite_runtime.language.engine import Engine, Part
 from lite_runtime.language.pages import OutOfPages, Pages
 from tests.language.tiny import Sizes, Tiny
@@ -46,7 +46,23 @@ def test_integer_activations_are_close() -> None:
 def test_everything_is_native() -> None:
     one = engine()
     one.run([Part(one.start(), [1, 2, 3])])
-    assert not one._binding(4, 1, 1)._executor.bound(one._binding(4, 1, 1).inputs).reference
+    assert not one._binding(4, 1, 1).executor.bound(one._binding(4, 1, 1).inputs).reference
+
+
+def test_few_sizes_of_runs_are_planned_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = engine(positions=4096)
+    for rows, sequences, wanted in ((3, 2, 1), (5, 1, 5), (100, 3, 2), (256, 256, 1)):
+        inputs = one._binding(rows, sequences, wanted).inputs
+        assert inputs["input_ids"].size >= rows and inputs["logits_rows"].size >= wanted
+        assert len(inputs["past_seqlens"]) == len(inputs["block_table"]) >= sequences
+    assert one._binding(190, 14, 3) is one._binding(192, 5, 11) is not one._binding(192, 5, 17)
+    monkeypatch.setattr("lite_runtime.language.engine.BINDINGS", 3)
+    one = engine()
+    want = all_logits(one, TEXT[:9])
+    for length in (20, 40, 60, 80):
+        all_logits(one, TEXT[:length])
+    assert len(one._bindings) == 3
+    assert all_logits(one, TEXT[:9]).tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -132,8 +148,87 @@ def test_wrong_tokens_are_errors(tokens: list[int], words: str) -> None:
 def test_a_bundle_that_holds_no_language_model() -> None:
     with pytest.raises(InputError, match="no language model"):
         Engine(lite_runtime.load(bundle.write(None, {"predict": TINY.graph})))
-    with pytest.raises(InputError, match="not complete"):
-        Engine(lite_runtime.load(TINY.bundle(context="many")))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"context": "many"}, {"context": True}, {"context": 0}, {"context": 1 << 25}, {"context": 5.0},
+        {"vocabulary": True}, {"vocabulary": 301}, {"vocabulary": -1}, {"vocabulary": None},
+        {"stop": 2}, {"stop": [300]}, {"stop": [True]}, {"stop": [-1]}, {"stop": ["</s>"]}, {"stop": [2] * 1000},
+        {"bos": 300}, {"bos": True}, {"bos": "<s>"},
+    ],
+)  # fmt: skip
+def test_metadata_that_are_wrong(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(InputError, match=rf"not complete \(.*{name}"):
+        Engine(lite_runtime.load(TINY.bundle(**wrong)))
+
+
+def graph_with(**changes: Value) -> bytes:
+    """The tiny model with inputs of other types, by name; further ones are added."""
+    graph, left = TINY.graph, dict(changes)
+    inputs = [left.pop(v.name.replace(".", "_"), v) for v in graph.inputs]
+    made = Graph((*inputs, *left.values()), graph.outputs, graph.nodes, graph.constants)
+    about = {name: value for name, value in TINY.about.items() if name != "adapters"}
+    return bundle.write(None, {"predict": made}, metadata={"language": about})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"more": Value("more", "float32", ("rows",))}, "one of values for each layer, got more"),
+        ({"more": Value("key_cache.9", "float16", ("blocks", 2, 16, 16))}, "value_cache.9"),
+        ({"key_cache_1": Value("key_cache.1", "float32", ("blocks", 2, 16, 16))}, "same type in all layers"),
+        ({"value_cache_1": Value("value_cache.1", "float16", ("blocks", 4, 16, 8))}, "a cache of pages|same type"),
+        ({"key_cache_0": Value("key_cache.0", "float16", ("blocks", 2, 16, "n"))}, "a cache of pages"),
+        ({"key_cache_0": Value("key_cache.0", "float16", (4, 2, 16, 16))}, "a cache of pages"),
+        ({"key_cache_0": Value("key_cache.0", "int8", ("blocks", 2, 16, 16))}, "a cache of pages"),
+        ({"past_seqlens": Value("past_seqlens", "int32", (1,))}, "int32 of open sizes"),
+        ({"block_table": Value("block_table", "int32", ("sequences",))}, "int32 of open sizes"),
+        ({"input_ids": Value("input_ids", "int64", ("rows",))}, "int32 of open sizes"),
+    ],
+)
+def test_graphs_that_do_not_take_what_an_engine_gives(changes: dict[str, Value], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Engine(lite_runtime.load(graph_with(**changes)))
+
+
+@pytest.mark.parametrize("positions", [0, -1, True, "many", 2.0])
+def test_wrong_positions(positions: Any) -> None:
+    with pytest.raises(InputError, match="positions: expected"):
+        engine(positions=positions)
+
+
+def test_caches_that_do_not_fit_the_memory() -> None:
+    with pytest.raises(InputError, match="no memory for caches of"):
+        engine(positions=1 << 39)
+
+
+def test_a_huge_context_takes_no_memory_that_the_caches_do_not_have() -> None:
+    one = Engine(lite_runtime.load(TINY.bundle(context=1 << 24)), 64)
+    one.run([Part(one.start(), TEXT[:40])])
+    assert one.working_bytes < 1 << 20
+    with pytest.raises(OutOfPages):
+        one.run([Part(one.start(), TEXT[:65])])
+
+
+def test_memory_does_not_grow_with_the_number_of_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lite_runtime.language.engine.BINDINGS", 8)
+    one, sizes = engine(positions=2048), [0]
+    for _ in range(2):
+        for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96):
+            for wanted in (1, 2, 4, 8):
+                sequence = one.start()
+                one.run([Part(sequence, TEXT[:rows], min(rows, wanted))])
+                one.end(sequence)
+        assert next(reversed(one._bindings))[1] == 96
+        assert len(one._bindings) == 8
+        sizes.append(one.working_bytes)
+    caches = sum(cache.nbytes for cache in one.caches.values())
+    assert sizes[2] == sizes[1] > caches
+    one.run([Part(one.start(), TEXT[:64], 1)])
+    assert next(reversed(one._bindings))[1] == 64  # used again: the last one to go
 
 
 def test_larger_heads_and_other_groups() -> None:

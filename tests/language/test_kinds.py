@@ -360,4 +360,4 @@ def test_a_table_of_characters_is_never_left() -> None:
             for longest in (False, True):
                 made = CharsMap(bytes(bad), longest)
                 for _ in range(20):
-                    made.normalized(generated(rng))
+                    made.normalized(generated(rng), 1 << 20)

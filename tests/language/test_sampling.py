@@ -137,6 +137,28 @@ def test_bias_and_penalties() -> None:
     np.testing.assert_array_equal(logits, before)
 
 
+def test_tokens_are_counted_as_they_come() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        prompt = rng.integers(0, 40, rng.integers(0, 30)).tolist()
+        seen, answer = Seen(prompt), list[int]()
+        for _ in range(200):
+            if rng.random() < 0.1 and answer:
+                del answer[rng.integers(len(answer)) :]
+                seen.cut(len(answer))
+            answer.append(int(rng.integers(0, 300)))
+            seen.add(answer[-1])
+        whole, (tokens, text, own) = [*prompt, *answer], seen.counts()
+        assert seen.answer == answer and [seen.after(at) for at in (0, 7, 60)] == [whole[at:] for at in (0, 7, 60)]
+        found = {token: (in_text, in_answer) for token, in_text, in_answer in zip(tokens, text, own, strict=True)}
+        assert {token: pair for token, pair in found.items() if pair[0]} == {
+            token: (whole.count(token), answer.count(token)) for token in whole
+        }
+        options = Sampling(repetition_penalty=1.7, presence_penalty=0.3, frequency_penalty=-0.2)
+        logits = random_logits(1, 300)
+        np.testing.assert_array_equal(prepared(logits, options, seen), prepared(logits, options, Seen(prompt, answer)))
+
+
 def test_only_allowed_tokens() -> None:
     logits = random_logits(2, 50)
     allowed = np.arange(50) % 7 == 3

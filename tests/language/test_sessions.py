@@ -7,16 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lite_runtime.bundle.layout import SESSION
+from lite_runtime.bundle.layout import REQUIRED, SESSION
 from lite_runtime.bundle.opening import opened
+from lite_runtime.bundle.writing import assemble, dump
 from lite_runtime.errors import BundleError, InputError
 from lite_runtime.language import LanguageModel
-from lite_runtime.language.pages import OutOfPages
+from lite_runtime.language.pages import OutOfPages, needed
 from lite_runtime.language.sessions import Session
 from tests.language.talking import talking, talking_bundle
 from tests.language.test_generation import text_of, tokens_of
@@ -151,6 +155,128 @@ def test_without_room_nothing_is_restored(tmp_path: Path) -> None:
     with pytest.raises(OutOfPages):
         small.restore(tmp_path / "a")
     assert small.engine.pages.free == small.engine.pages.count
+
+
+def test_one_answer_at_a_time() -> None:
+    model = talking()
+    session = begun(model)
+    text = [*session.sequence.tokens, 9]
+    first = session.generate(tokens=text, max_tokens=20)
+    next(first)
+    with pytest.raises(InputError, match="has not ended"):
+        next(session.generate(tokens=[*text, 5], max_tokens=20))
+    with pytest.raises(InputError, match="has not ended"):
+        session.close()
+    rest = list(first)
+    alone = talking()
+    want = list(alone.generate(tokens=[*begun(alone).sequence.tokens, 9], max_tokens=20))
+    assert tokens_of(rest) == tokens_of(want)[1:]
+    session.close()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_an_abandoned_answer_leaves_the_session_usable(closed: bool) -> None:
+    model = talking()
+    session = begun(model)
+    tokens = [*session.sequence.tokens, 9]
+    pieces = session.generate(tokens=tokens, max_tokens=20, response_format={"type": "regex", "regex": "[a-z]*"})
+    next(pieces)
+    if closed:
+        pieces.close()
+    else:
+        del pieces
+    again = list(session.generate(tokens=tokens, max_tokens=20))
+    alone = talking()
+    assert tokens_of(again) == tokens_of(list(alone.generate(tokens=[*begun(alone).sequence.tokens, 9], max_tokens=20)))
+    session.generate(tokens=tokens)  # never read
+    session.close()
+    while model._kept.drop():
+        pass
+    assert model.engine.pages.free == model.engine.pages.count
+
+
+def test_a_session_saved_while_it_is_answered(tmp_path: Path) -> None:
+    model = talking()
+    session = begun(model)
+    pieces = session.generate(tokens=[*session.sequence.tokens, 9], max_tokens=30, speculate="lookup")
+    for _ in range(8):
+        next(pieces)
+    session.save(tmp_path / "a")
+    held = list(session.sequence.tokens)
+    pieces.close()
+    again = talking().restore(tmp_path / "a")
+    assert again.sequence.tokens == held and len(held) > len(TEXT) + 5
+    want = list(talking().generate(tokens=[*held, 7], max_tokens=10))
+    assert tokens_of(list(again.generate(tokens=[*held, 7], max_tokens=10))) == tokens_of(want)
+
+
+def test_a_session_saved_by_another_thread(tmp_path: Path) -> None:
+    model = talking()
+    session = begun(model)
+    pieces = session.generate(tokens=[*session.sequence.tokens, 9], max_tokens=200, logit_bias={0: -100.0, 2: -100.0})
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(lambda: list(pieces))
+        saved = 0
+        while not written.done():
+            session.save(tmp_path / "a")
+            talking().restore(tmp_path / "a").close()
+            saved += 1
+    assert saved > 1 and len(written.result()) == 200
+
+
+def test_a_session_of_another_loaded_model() -> None:
+    session = begun(talking())
+    with pytest.raises(InputError, match="expected a session of this model"):
+        next(talking().generate(tokens=TEXT, session=session))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "count"),
+    [
+        (TEXT[:3], 4), (TEXT[:3], True), (TEXT[:3], 3.0), (TEXT[:3], "3"), (TEXT[:3], -3), (TEXT[:3], None),
+        ([300], 1), ([-1], 1), (TEXT * 10, 900), ([], 1),
+    ],
+)  # fmt: skip
+def test_a_file_whose_tokens_are_wrong(tmp_path: Path, tokens: list[int], count: object) -> None:
+    model = talking()
+    free = model.engine.pages.free
+    (tmp_path / "a").write_bytes(written(model, np.asarray(tokens, "<i4").tobytes(), count, len(tokens)))
+    with pytest.raises(BundleError, match="section 'tokens'"):
+        model.restore(tmp_path / "a")
+    assert model.engine.pages.free == free
+
+
+def test_a_file_whose_sections_are_of_another_size(tmp_path: Path) -> None:
+    model = talking()
+    (tmp_path / "a").write_bytes(written(model, b"12345", 1, 1))
+    with pytest.raises(BundleError, match="4 bytes for each of"):
+        model.restore(tmp_path / "a")
+    (tmp_path / "a").write_bytes(written(model, b"1234" * 20, 20, 16))
+    with pytest.raises(BundleError, match="section 'tokens': expected tokens below"):
+        model.restore(tmp_path / "a")
+    (tmp_path / "a").write_bytes(written(model, b"\4\0\0\0" * 20, 20, 16))
+    with pytest.raises(BundleError, match=r"section 'key_cache\.0': expected"):
+        model.restore(tmp_path / "a")
+
+
+def test_many_tokens_take_no_memory_before_they_are_counted(tmp_path: Path) -> None:
+    model, count = talking(), 4_000_000
+    (tmp_path / "a").write_bytes(written(model, bytes(4 * count), count, 0))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BundleError, match="section 'tokens'"):
+            model.restore(tmp_path / "a")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def written(model: LanguageModel, tokens: bytes, count: object, held: int) -> bytes:
+    """A session's file with caches for `held` tokens, whatever else it says."""
+    manifest = {"model": model.digest, "tokens": count, "metadata": {}}
+    parts: list[Any] = [("manifest", dump(manifest), REQUIRED), ("tokens", tokens, 0)]
+    parts += [(name, bytes(cache[0].nbytes * needed(held)), 0) for name, cache in model.engine.caches.items()]
+    return bytes(assemble(parts, SESSION))
 
 
 SAVING = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,26 @@ def test_text_is_held_only_while_a_stop_may_begin() -> None:
     assert machine.feed("> more") == ("", True)
 
 
-@pytest.mark.parametrize("stops", ["abc", [""], [3], ["a"] * 65])
+@pytest.mark.parametrize("stops", ["abc", [""], [3], ["a"] * 65, ["a"] * 100_000, ["a" * 1025], ["a" * 1_000_000]])
 def test_wrong_stops(stops: object) -> None:
-    with pytest.raises(InputError, match="expected up to 64 texts"):
+    with pytest.raises(InputError, match="expected up to 64 texts") as error:
         Stops(stops)  # type: ignore[arg-type]
+    assert len(str(error.value)) < 300
+
+
+def test_long_stops_take_a_few_steps_a_character() -> None:
+    """A search that begins again at every character takes a thousand times as many."""
+    machine = Stops(["a" * 1023 + "b"])
+    machine._searches[0].stop = counted = Counted(machine._searches[0].stop)
+    passed = "".join(machine.feed("a" * 7)[0] for _ in range(2000))
+    assert passed + machine.finish() == "a" * 14_000 and counted.looks < 3 * 14_000
+
+
+class Counted(str):
+    """A text that counts how often one of its characters is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, key: Any) -> str:
+        self.looks += 1
+        return super().__getitem__(key)

@@ -52,7 +52,7 @@ _LATE = (
     b"HTTP/1.1 408 Request Timeout\r\nServer: msedge\r\nConnection: close\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(_LATE_BODY), _LATE_BODY)
 )
-_ADMITTING = ("infer", "predict", "completions", "chat_completions")
+_ADMITTING = ("infer", "predict", "completions", "chat_completions", "embeddings")
 """Handlers that check the client's access themselves, as the body may name the model, or refusals have another form."""
 _GRANT: ContextVar[Grant] = ContextVar("grant")
 """What the client of the present request may do."""
@@ -298,7 +298,7 @@ class _Handlers:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._limits = gateway, gateway.settings.limits
         texts = Texts(gateway, {"Server": SERVER, "Access-Control-Expose-Headers": _EXPOSED})
-        self.completions = self.chat_completions = texts.answer
+        self.completions = self.chat_completions = self.embeddings = texts.answer
 
     def guarded(self, operation: Operation) -> Handler:
         """The operation's method, after a check of the client's access."""

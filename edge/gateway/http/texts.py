@@ -1,4 +1,4 @@
-"""Language models over HTTP: OpenAI's addresses, with replies as one object or as server-sent events."""
+"""Language and embedding models over HTTP: OpenAI's addresses, with replies as one object or as server-sent events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from edge.gateway.errors import GatewayError, told
 from edge.gateway.exchange import Ask
 from edge.gateway.gateway import Gateway
 from edge.gateway.http.bodies import object_in
-from edge.gateway.language.asking import Asking
+from edge.gateway.language.arrival import Arrival
+from edge.gateway.language.asking import KINDS, Asking
+from edge.gateway.language.embedding import Embedding
 from edge.gateway.language.replies import error_of, event
 from edge.gateway.operate.tls import certificate_name
 
@@ -21,6 +23,10 @@ __all__ = ["Texts"]
 
 _EVENTS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """The last field keeps proxies from collecting events before they pass them on."""
+
+
+_WAYS: Mapping[str, type[Arrival]] = {**dict.fromkeys(KINDS, Asking), "/v1/embeddings": Embedding}
+"""By path: what answers a request."""
 
 
 class Texts:
@@ -31,11 +37,11 @@ class Texts:
         self._gateway, self._limits, self._shared = gateway, gateway.settings.limits, shared
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Of the addresses in `asking.KINDS`."""
+        """Of the addresses in `_WAYS`."""
         fields = {name.lower(): value for name, value in request.headers.items()}
         certificate = certificate_name(request.get_extra_info("peercert"))
         ask = Ask("", "", fields, memoryview(b""), request.remote or "", certificate)
-        asking, status = Asking(self._gateway, ask, request.path), 499
+        asking, status = _WAYS[request.path](self._gateway, ask, request.path), 499
         headers = {"X-Request-ID": asking.identity}
         stream: web.StreamResponse | None = None
         try:
@@ -65,7 +71,7 @@ class Texts:
         finally:
             asking.end(status)
 
-    async def _streamed(self, request: web.Request, reply: web.StreamResponse, asking: Asking) -> None:
+    async def _streamed(self, request: web.Request, reply: web.StreamResponse, asking: Arrival) -> None:
         await reply.prepare(request)
         async for data in asking.events():
             await reply.write(data)

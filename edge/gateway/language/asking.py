@@ -8,20 +8,18 @@ from contextlib import aclosing
 from functools import partial
 from math import inf
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
+from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Ask
-from edge.gateway.infer import LABEL
-from edge.gateway.infer import Host as Desk
 from edge.gateway.language.adapters import parted
-from edge.gateway.language.body import ParameterError
-from edge.gateway.language.host import Host, News, Ticket
+from edge.gateway.language.arrival import Arrival, Gateway
+from edge.gateway.language.host import News, Ticket
 from edge.gateway.language.replies import DONE, Chat, Completion, Form
-from edge.gateway.language.service import Languages
 from edge.gateway.language.wish import Wish, wish_of_chat, wish_of_completion
-from edge.gateway.models.entry import Asleep
 from edge.gateway.models.served import Served
-from edge.gateway.protocol.body import Body
+from edge.gateway.models.serving import Serving
+from lite_runtime.language.answer import Piece
 
 __all__ = ["Asking"]
 
@@ -30,60 +28,34 @@ KINDS = {
     "/v1/completions": (wish_of_completion, Completion),
 }
 """By path: how a request is read, and the form of its reply."""
+BEHIND = 256
+"""Pieces that may wait for a client one by one."""
 
 
-class _Logged(Body):
-    """What the log calls such a request."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def call(self, model: str) -> tuple[str, str]:
-        """Method and path."""
-        return "POST", self._path
-
-
-class Gateway(Desk, Protocol):
-    """What it needs from the gateway."""
-
-    languages: Languages
-
-    def owner(self, ask: Ask) -> str:
-        """Who a request belongs to."""
-        raise NotImplementedError
-
-    def demand_device(self, device: str, ask: Ask) -> None:
-        """Raise GatewayError (403) unless the client is that device."""
-        raise NotImplementedError
-
-
-class Asking:
+class Asking(Arrival):
     """One request: call `begin`, then `events` or `whole`, and in any case `end`."""
 
     def __init__(self, gateway: Gateway, ask: Ask, path: str) -> None:
         """ask: without body. path: one of `KINDS`."""
-        self._gateway, self._ask, self._arrived = gateway, ask._replace(form=_Logged(path)), perf_counter()
+        super().__init__(gateway, ask, path)
         self._read, self._reply = KINDS[path]
-        self.identity = gateway.ids.of(ask.fields.get("x-request-id"))
-        self._served: Served | None = None
         self._tickets: list[Ticket] = []
-        self._news: asyncio.Queue[tuple[int, list[News]]] = asyncio.Queue()
+        self._news, self._failed = asyncio.Event(), list[GatewayError]()
+        self._waiting, self._late = list[tuple[int, Piece]](), dict[int, Piece]()
+        """What was written since the client last took something, by answer; beyond `BEHIND` pieces those of an answer
+        are one, so that what waits for a client that reads slowly is never much more than the answers are."""
         self._times: dict[int, float] = {}
         """By answer, when its latest token came."""
         self._generated = 0
-        gateway.under_way += 1
 
     async def begin(self, given: Mapping[str, Any]) -> None:
         """Accept the request with that body. Raises GatewayError: 400, 401, 403, 404, 422, 429, 503."""
         gateway, name, person = self._gateway, given.get("model"), None
         if isinstance(name, str):
             name, person = parted(name)
-            self._ask = self._ask._replace(model=name, body=memoryview(b"{}"))
-            gateway.admit_inference(self._ask)
-        if person is not None:
-            gateway.demand_device(person, self._ask)
-        served, host = await self._routed(name)
-        adapter = None
+        served = await self._routed({**given, "model": name}, person)
+        host, adapter = served.language, None
+        assert host is not None
         if person is not None:
             adapters = gateway.languages.adapters
             adapter = await gateway.aside(partial(adapters.load, served.name, engine=host.engine), person)
@@ -99,7 +71,7 @@ class Asking:
         timeout = served.config.timeout or gateway.settings.batching.timeout or inf
         owner, first = gateway.owner(self._ask), 0
         for requests in wish.requests:
-            tell = partial(self._tell, first)
+            tell = partial(self._tell, len(self._tickets), first)
             deadline = self._arrived + timeout
             self._tickets.append(Ticket(requests, tell, owner=owner, deadline=deadline, adapter=adapter))
             host.submit(self._tickets[-1])
@@ -120,75 +92,60 @@ class Asking:
     async def events(self) -> AsyncGenerator[bytes]:
         """The reply as events of a stream. Raises GatewayError if an answer fails."""
         while self._left:
-            first, news = await self._news.get()
-            data = b"".join([self._event(first, one) for one in news])
+            await self._news.wait()
+            self._news.clear()
+            pieces, self._waiting, self._late = [*self._waiting, *self._late.items()], [], {}
+            self._left -= sum(piece.finish_reason is not None for _, piece in pieces)
+            data = b"".join([self._form.add(number, piece) for number, piece in pieces])
             if data:
                 yield data
-        for ticket in self._tickets:
-            self._figures.prompt += len(ticket.requests[0].tokens)
-            self._figures.reused += ticket.text.reused
+            if self._failed:
+                raise self._failed[0]
         yield (self._form.usage(self._usage()) if self._wish.usage else b"") + DONE
 
     def end(self, status: int) -> None:
-        """The request was answered with that status, or its client has left (499)."""
-        gateway, served, now = self._gateway, self._served, perf_counter()
+        """See `Arrival`."""
         for ticket in self._tickets:
             ticket.cancel()
-        gateway.under_way -= 1
-        if served is not None:
-            statistics = gateway.statistics.of(served.name, served.version)
-            if status == 200:
-                statistics.answered(now - self._arrived, now)
-            else:
-                statistics.fail(None, status, now)
-            served.release()
-        if status not in (200, 499):
-            gateway.statistics.refused["infer", status] += 1
-        if gateway.watching or status == 500:
-            gateway.ended(self._ask, self.identity, status, now - self._arrived, None, served)
+        super().end(status)
 
-    async def _routed(self, name: Any) -> tuple[Served, Host]:
-        """The version that answers, which is held until `end`."""
-        if not isinstance(name, str) or not name:
-            raise ParameterError("model", "model: expected the name of a model, got none", "missing_required_parameter")
-        route = partial(
-            self._gateway.repository.route,
-            name,
-            "",
-            self._ask.fields.get(LABEL, ""),
-            self._ask.fields.get("x-request-id", ""),
-        )
-        try:
-            served = route()
-        except Asleep:
-            await self._gateway.repository.wake(name)
-            served = route()
-        if not isinstance(served, Served) or served.language is None:
-            text = f"model {name!r} is not a language model; ask it at /v2/models/{name}/infer"
-            raise ParameterError("model", text, "model_not_supported")
-        served.acquire(self._arrived)
-        self._served = served
-        return served, served.language
+    def _refusal(self, served: Serving) -> str:
+        if isinstance(served, Served) and served.language is not None:
+            return ""
+        of_texts = isinstance(served, Served) and served.embedder is not None
+        other = "/v1/embeddings" if of_texts else f"/v2/models/{served.name}/infer"
+        return f"is not a language model; ask it at {other}"
 
-    def _tell(self, first: int, news: list[News]) -> None:
-        self._news.put_nowait((first, news))
 
-    def _event(self, first: int, news: News) -> bytes:
-        """Take what a run adds; the event for it. first: the number of the first answer to this prompt."""
-        if news.error is not None:
-            raise news.error
-        piece, number, now = news.piece, first + news.number, perf_counter()
-        assert piece is not None
-        before = self._times.get(number)
-        if before is None:
-            self._figures.first.add(now - self._arrived)
+    def _tell(self, index: int, first: int, news: list[News]) -> None:
+        """Take what a run adds. index: of the ticket; first: the number of the first answer to its prompt."""
+        for one in news:
+            if one.error is not None:
+                self._failed.append(one.error)
+            if one.piece is not None:
+                number = first + one.number
+                self._count(self._tickets[index], number, one.piece)
+                if len(self._waiting) < BEHIND:
+                    self._waiting.append((number, one.piece))
+                else:
+                    late = self._late.get(number)
+                    self._late[number] = one.piece if late is None else late.joined(one.piece)
+        self._news.set()
+
+    def _count(self, ticket: Ticket, number: int, piece: Piece) -> None:
+        """Add a piece to the figures, when it was written, whether or not the client reads it."""
+        figures, now, before = self._figures, perf_counter(), self._times.get(number)
+        if before is not None:
+            figures.each.add(now - before)
         else:
-            self._figures.each.add(now - before)
+            figures.first.add(now - self._arrived)
+            if not ticket.begun:
+                ticket.begun = True
+                figures.prompt += len(ticket.requests[0].tokens)
+                figures.reused += ticket.text.reused
         self._times[number] = now
         self._generated += len(piece.tokens)
-        self._figures.generated += len(piece.tokens)
-        self._left -= piece.finish_reason is not None
-        return self._form.add(number, piece)
+        figures.generated += len(piece.tokens)
 
     def _usage(self) -> dict[str, Any]:
         prompt = sum(len(ticket.requests[0].tokens) for ticket in self._tickets)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from edge.gateway.errors import GatewayError
+from lite_runtime.bundle.refusal import show
 
-__all__ = ["CHAT", "COMPLETIONS", "Field", "ParameterError", "read"]
+__all__ = ["CHAT", "COMPLETIONS", "EMBEDDINGS", "Field", "ParameterError", "read"]
 
-MOST_CHOICES, MOST_PROMPTS = 16, 64
+MOST_CHOICES, MOST_PROMPTS, MOST_BIASES, MOST_INPUTS = 16, 64, 1024, 2048
 
 
 class ParameterError(GatewayError):
@@ -48,6 +49,7 @@ def _all(kind: type) -> Callable[[Any], bool]:
 _TEXT = Field(lambda v: isinstance(v, str) and bool(v), "a text")
 _BOOL = Field(lambda v: isinstance(v, bool), "true or false")
 _OBJECT = Field(lambda v: isinstance(v, dict), "an object")
+_BIASES = Field(lambda v: isinstance(v, dict) and len(v) <= MOST_BIASES, f"an object of at most {MOST_BIASES} entries")
 _OBJECTS = Field(_all(dict), "a list of objects")
 _STOP = Field(lambda v: isinstance(v, str) or _all(str)(v), "a text, or a list of texts")
 _PROMPT = Field(
@@ -59,7 +61,7 @@ _PROMPT = Field(
 _COMMON: Mapping[str, Field] = {
     "model": _TEXT, "stream": _BOOL, "stream_options": _OBJECT, "n": _whole(1, MOST_CHOICES), "stop": _STOP,
     "max_tokens": _whole(1, 1 << 31), "temperature": _number(0, 2), "top_p": _number(0, 1),
-    "presence_penalty": _number(-2, 2), "frequency_penalty": _number(-2, 2), "logit_bias": _OBJECT,
+    "presence_penalty": _number(-2, 2), "frequency_penalty": _number(-2, 2), "logit_bias": _BIASES,
     "seed": _whole(-(1 << 63), (1 << 63) - 1), "response_format": _OBJECT, "user": Field(_TEXT.allows, "a text"),
     "top_k": _whole(0, 1 << 31), "min_p": _number(0, 1), "repetition_penalty": _number(0.01, 100),
 }  # fmt: skip
@@ -75,6 +77,12 @@ CHAT: Mapping[str, Field] = {
 }  # fmt: skip
 
 
+EMBEDDINGS: Mapping[str, Field] = {
+    "model": _TEXT, "input": _PROMPT, "dimensions": _whole(1, 1 << 16), "user": _COMMON["user"],
+    "encoding_format": Field(lambda v: v in ("float", "base64"), "float or base64"),
+}  # fmt: skip
+
+
 def read(given: Mapping[str, Any], fields: Mapping[str, Field], *needed: str) -> dict[str, Any]:
     """The parameters of a request that have a value (null has none). Raises ParameterError."""
     found = {name: value for name, value in given.items() if value is not None}
@@ -84,7 +92,7 @@ def read(given: Mapping[str, Any], fields: Mapping[str, Field], *needed: str) ->
             known = ", ".join(sorted(fields))
             raise ParameterError(name[:80], f"unknown parameter {name[:80]!r}; known are {known}", "unknown_parameter")
         if not field.allows(value):
-            raise ParameterError(name, f"{name}: expected {field.expected}, got {str(value)[:80]!r}")
+            raise ParameterError(name, f"{name}: expected {field.expected}, got {show(value)}")
     for name in ("model", *needed):
         if name not in found:
             text = f"{name}: expected {fields[name].expected}, got none"

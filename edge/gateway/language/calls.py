@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+
+import orjson
 
 __all__ = ["Calls", "calls_in"]
 
@@ -27,13 +28,20 @@ class _Format(NamedTuple):
     arguments: str
 
 
+_BEGIN, _END = "<tool_call>", "</tool_call>"
+
+
 def _tagged(text: str) -> tuple[Sequence[str], str]:
-    pattern = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-    return pattern.findall(text), pattern.sub("", text).strip()
+    found, rest, at = list[str](), list[str](), 0
+    while (begin := text.find(_BEGIN, at)) >= 0 and (end := text.find(_END, begin)) >= 0:
+        rest.append(text[at:begin])
+        found.append(text[begin + len(_BEGIN) : end])
+        at = end + len(_END)
+    return found, "".join([*rest, text[at:]]).strip()
 
 
 FORMATS = (
-    _Format("<tool_call>", _tagged, "arguments"),
+    _Format(_BEGIN, _tagged, "arguments"),
     _Format('"parameters":', lambda text: ([text], ""), "parameters"),
 )
 """That of Hermes, Qwen and SmolLM; that of Llama 3.1, whose answer is one call and nothing else."""
@@ -51,11 +59,18 @@ def calls_in(text: str, template: str) -> Calls:
 
 
 def _call(text: str, field: str) -> dict[str, Any] | None:
+    """A call, if the text is one; None also for what no reply can hold, such as half of a surrogate pair."""
     try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):
+        given = json.loads(text, parse_constant=_no_constant)
+        if not isinstance(given, dict) or not isinstance(given.get(field), dict):
+            return None
+        function = {"name": given.get("name"), "arguments": json.dumps(given[field], ensure_ascii=False)}
+        if not isinstance(function["name"], str) or not orjson.dumps(function):
+            return None
+    except (TypeError, ValueError, RecursionError):
         return None
-    if not isinstance(given, dict) or not isinstance(given.get("name"), str) or not isinstance(given.get(field), dict):
-        return None
-    function = {"name": given["name"], "arguments": json.dumps(given[field], ensure_ascii=False)}
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"expected finite numbers, got {name}")

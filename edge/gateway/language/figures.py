@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.gateway.operate.exposition import Family
 from edge.gateway.operate.histograms import Histogram
 
-__all__ = ["Figures", "families"]
+if TYPE_CHECKING:
+    from edge.gateway.language.embedder import Embedder
+
+__all__ = ["Figures", "embedding_families", "families"]
 
 
 class Figures:
@@ -59,3 +62,11 @@ def families(found: Mapping[tuple[str, str], tuple[Figures, Mapping[str, int]]])
         *(family(name, "histogram", about, done(key), 4) for name, about, key in _SECONDS),
         *(family(name, kind, about, [now[name] for _, _, now in rows]) for name, kind, about in _GAUGES),
     ]
+
+
+def embedding_families(found: Mapping[tuple[str, str], Embedder]) -> list[Family]:
+    """The metric of embedding models, by model and version; requests and rows, which are texts, are counted as of other
+    models."""
+    samples = [({"model": name, "version": version}, of.tokens) for (name, version), of in sorted(found.items())]
+    about = "Tokens of texts that became vectors"
+    return [Family("msedge_embedding_tokens_total", "counter", about, samples)] if samples else []

@@ -58,7 +58,8 @@ class Ticket:
         self.text = Text(
             requests[0].tokens, forks=len(requests) - 1, owner=owner, arrived=perf_counter(), adapter=adapter
         )
-        self.cancelled = False
+        self.cancelled = self.begun = False
+        """begun: whether its prompt is among the figures."""
 
     def cancel(self) -> None:
         """Nobody waits for it any more: its texts end at the next run, and `tell` is not called again."""
@@ -84,7 +85,7 @@ class Host:
         self._places: dict[Text, _Place] = {}
         self._turn = threading.Condition()
         """Held while texts are added, and while the next run is decided."""
-        self._closing = False
+        self._closing, self._why = False, "the model is being unloaded"
         self._thread: threading.Thread | None = None
 
     @property
@@ -111,7 +112,7 @@ class Host:
         """Accept a request. Raises GatewayError: 429 if it would wait for too long, 503 if the model is unloaded."""
         with self._turn:
             if self._closing:
-                raise GatewayError(503, "the model is being unloaded", retry_after=1.0)
+                raise GatewayError(503, self._why, retry_after=1.0)
             seconds = self._wait(ticket)
             late = perf_counter() + seconds - ticket.deadline
             if len(self._scheduler.waiting) >= self._queue or late > 0:
@@ -160,15 +161,19 @@ class Host:
         return min(answer.request.limit - written, max(self.pace.answer - written, 1.0))
 
     def _place(self, ticket: Ticket, index: int) -> _Place:
-        tokenizer = self.model.tokenizer
-        detokenizer = None if tokenizer is None else tokenizer.detokenizer()
-        return _Place(ticket, index, Answer(ticket.requests[index], ticket.text.sequence, detokenizer))
+        return _Place(ticket, index, self.model.answer(ticket.requests[index], ticket.text.sequence))
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while work := self._next():
-            self._run(work)
+        try:
+            while work := self._next():
+                self._run(work)
+        except Exception as error:  # a bug: nobody is left waiting, and new requests are refused
+            with self._turn:
+                self._closing, self._why = True, "the model stopped after an internal error; load it again"
+                self._deliver(self._failed(list(self._places), error))
+                self._places.clear()
         self._scheduler.clear()
 
     def _next(self) -> list[Work]:

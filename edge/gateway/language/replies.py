@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -127,7 +128,7 @@ class Completion(Form):
 
     def _chances(self, found: Sequence[LogProbability], offset: int) -> dict[str, Any]:
         words = [self._word(one.token).decode("utf-8", "replace") for one in found]
-        offsets = [offset + sum(map(len, words[:i])) for i in range(len(words))]
+        offsets = list(accumulate(map(len, words), initial=offset))[:-1]
         tops = [{self._word(t).decode("utf-8", "replace"): value for t, value in one.top} for one in found]
         values = [one.value for one in found]
         return {"tokens": words, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.language.body import CHAT, COMPLETIONS, MOST_PROMPTS, ParameterError, read
+from lite_runtime.bundle.refusal import show
 from lite_runtime.errors import InputError, MissingExtraError, TemplateError
 from lite_runtime.language.answer import Request
 from lite_runtime.language.generation import LanguageModel
@@ -20,6 +21,8 @@ DEFAULT = 16
 """Tokens of a completion whose request does not say how many; answers of a chat end where the context does."""
 SHORTENED = 4
 """Characters that a normaliser may make one of."""
+OVERHEAD = 1 << 14
+"""Characters of messages and tools beside their texts, which a template may leave out."""
 _SAMPLING = (
     "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
 )  # fmt: skip
@@ -60,7 +63,8 @@ def wish_of_chat(given: Mapping[str, Any], model: LanguageModel, capacity: int) 
         raise ParameterError("top_logprobs", "top_logprobs: expected logprobs true beside it")
     tools = _tools(found.get("tools", [])) if found.get("tool_choice") != "none" else []
     messages = [_message(message, i) for i, message in enumerate(found["messages"])]
-    _check_size(model, capacity, "messages", sum(len(message["content"]) for message in messages))
+    for parameter, given_ in (("messages", messages), ("tools", tools)):
+        _check_size(model, capacity, parameter, _written(given_, parameter))
     prompt = _tokens(model, capacity, "messages", tokens=_conversation(model, messages, tools))
     most = found.get("max_completion_tokens", found.get("max_tokens"))
     top = found.get("top_logprobs", 0) if found.get("logprobs") else None
@@ -74,7 +78,8 @@ def _conversation(model: LanguageModel, messages: list[dict[str, Any]], tools: l
     try:
         return of_messages(model.about, model.tokenizer, messages, tools or None)
     except (InputError, TemplateError) as error:
-        raise ParameterError("messages", f"messages: {error}") from None
+        parameter = "tools" if str(error).startswith("tools:") else "messages"
+        raise ParameterError(parameter, f"{parameter}: {str(error).removeprefix(f'{parameter}: ')}") from None
     except MissingExtraError as error:
         raise GatewayError(501, f"messages: this server cannot read the model's template of chats: {error}") from None
 
@@ -107,11 +112,15 @@ def _message(given: Mapping[str, Any], number: int) -> dict[str, Any]:
     unknown = [name for name in sorted(given) if name not in _PARTS and given[name] is not None]
     if unknown:
         raise ParameterError("messages", f"{where}: expected {', '.join(_PARTS)}, got {', '.join(unknown)[:80]}")
-    more = {name: given[name] for name in ("name", "tool_call_id") if isinstance(given.get(name), str)}
-    if role == "assistant" and given.get("tool_calls"):
+    more = {name: given[name] for name in ("name", "tool_call_id") if given.get(name) is not None}
+    if wrong := [name for name, value in more.items() if not isinstance(value, str)]:
+        raise ParameterError("messages", f"{where}.{wrong[0]}: expected a text, got {show(more[wrong[0]])}")
+    if given.get("tool_calls") and role != "assistant":
+        raise ParameterError("messages", f"{where}.tool_calls: expected these in messages of role assistant only")
+    if given.get("tool_calls"):
         more["tool_calls"], content = _calls(given["tool_calls"], where), content or ""
     if isinstance(content, list):
-        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+        if not all(map(_is_text, content)):
             raise ParameterError("messages", f"{where}.content: expected parts of type text; the model reads no others")
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
@@ -119,10 +128,23 @@ def _message(given: Mapping[str, Any], number: int) -> dict[str, Any]:
     return {"role": "system" if role == "developer" else role, "content": content, **more}
 
 
+def _is_text(part: Any) -> bool:
+    """Whether a part of a message's content is a text."""
+    return isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
+
+
+def _written(value: Any, parameter: str) -> int:
+    """Characters of a value as JSON. Raises ParameterError for one that is nested too deeply."""
+    try:
+        return len(json.dumps(value, ensure_ascii=False))
+    except RecursionError:
+        raise ParameterError(parameter, f"{parameter}: expected values that are nested less deeply") from None
+
+
 def _check_size(model: LanguageModel, capacity: int, parameter: str, characters: int) -> None:
     """Refuse a text that has too many tokens in any case, before the work of cutting it. Raises ParameterError."""
-    longest = max(map(len, model.tokenizer.description.tokens)) if model.tokenizer is not None else 0
-    most = SHORTENED * longest * capacity
+    longest = model.tokenizer.longest if model.tokenizer is not None else 0
+    most = SHORTENED * longest * capacity + OVERHEAD
     if characters > most:
         text = f"{parameter}: expected at most {most} characters, got {characters}; the context has {capacity} tokens"
         raise ParameterError(parameter, text, "context_length_exceeded")
@@ -152,26 +174,31 @@ def _wish(
     sampling = {name: found[name] for name in _SAMPLING if name in found}
     sampling |= {"temperature": found.get("temperature", 1.0), "logit_bias": _bias(found.get("logit_bias", {}))}
     seed = found.get("seed", secrets.randbits(64))
+    first = _request(model, prompts[0], max_tokens=most, stop=found.get("stop", ()), logprobs=top,
+                     response_format=found.get("response_format"), **sampling)  # fmt: skip
     made = [
         [
-            _request(model, tokens, capacity, max_tokens=most, stop=found.get("stop", ()), logprobs=top,
-                     response_format=found.get("response_format"), seed=(seed + number) % (1 << 64), **sampling)
+            first._replace(
+                tokens=tokens,
+                limit=min(most or capacity, capacity - len(tokens)),
+                sampling=first.sampling._replace(seed=(seed + number) % (1 << 64)),
+            )
             for number in range(found.get("n", 1))
         ]
         for tokens in prompts
-    ]  # fmt: skip
+    ]
     return Wish(made, stream, bool(options.get("include_usage")), top)
 
 
-def _request(model: LanguageModel, tokens: list[int], capacity: int, **options: Any) -> Request:
+def _request(model: LanguageModel, tokens: list[int], **options: Any) -> Request:
+    """The request, of which all answers are copies: their options are checked, and a grammar is compiled, once."""
     try:
-        request = model.request(tokens, **options)
+        return model.request(tokens, **options)
     except InputError as error:
         parameter, colon, _ = str(error).partition(":")
         raise ParameterError(parameter if colon and parameter in options else None, str(error)) from None
     except MissingExtraError as error:
         raise ParameterError("response_format", f"response_format: not supported by this server: {error}") from None
-    return request._replace(limit=min(request.limit, capacity - len(tokens)))
 
 
 def _bias(given: Mapping[str, Any]) -> dict[int, float]:
@@ -184,5 +211,3 @@ def _bias(given: Mapping[str, Any]) -> dict[int, float]:
             raise ParameterError("logit_bias", f"logit_bias: expected numbers from -100 to 100, got {value!r}")
         made[int(key)] = float(value)
     return made
-
-

@@ -15,6 +15,7 @@ from edge.gateway.sequences.stream import Stream, streams_of
 if TYPE_CHECKING:
     from edge.gateway.batching.runner import Runner
     from edge.gateway.job import Job
+    from edge.gateway.language.embedder import Embedder
     from edge.gateway.language.host import Host
     from lite_runtime import Model
 
@@ -33,8 +34,8 @@ class Served(Serving):
     """One loaded version of a bundle."""
 
     __slots__ = (
-        "_factory", "_fixed", "_inputs", "_runners", "first", "labels", "language", "model", "outer", "ports",
-        "processing", "streams",
+        "_factory", "_fixed", "_inputs", "_runners", "embedder", "first", "labels", "language", "model", "outer",
+        "ports", "processing", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,8 @@ class Served(Serving):
         """Pre- and post-processing, if the bundle declares it."""
         self.language: Host | None = None
         """What runs it, if it is a language model."""
+        self.embedder: Embedder | None = None
+        """What runs it for texts, if it is an embedding model: one that also takes tensors as others do."""
         self.labels = _labels(model.bundle.metadata.get("labels"))
         """Class labels by output; under "", those of all outputs."""
         self.resident = 2 * len(model.bundle.data)
@@ -76,6 +79,7 @@ class Served(Serving):
         if self.language is not None:
             self.language.close()
         self.language, other.language = other.language, None
+        self.embedder = other.embedder
         self.renumber()
 
     def check(self, config: ModelConfig) -> None:
@@ -158,6 +162,7 @@ class Served(Serving):
         if self.language is not None:
             self.language.close()
             self.language = None
+        self.embedder = None
         self._runners.clear()
         self._fixed.clear()
         self.processing = None

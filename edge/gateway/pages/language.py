@@ -21,6 +21,10 @@ def _number(least: float, most: float) -> Schema:
 _TEXT: Schema = {"type": "string"}
 _BOOL: Schema = {"type": "boolean"}
 _IDS: Schema = {"type": "array", "items": _whole(0), "minItems": 1}
+_TEXTS: Schema = {
+    "oneOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}, _IDS,
+              {"type": "array", "items": _IDS, "minItems": 1}],
+}  # fmt: skip
 _COMMON: dict[str, Schema] = {
     "model": {**_TEXT, "minLength": 1, "description": "A language model, or MODEL:ADAPTER."},
     "stream": {**_BOOL, "description": "Whether the reply comes as server-sent events; the last one is `[DONE]`."},
@@ -67,8 +71,7 @@ LANGUAGE: Mapping[str, Schema] = {
         "type": "object",
         "properties": {
             **_COMMON, "logprobs": _whole(0, 5),
-            "prompt": {"oneOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}, _IDS,
-                                 {"type": "array", "items": _IDS, "minItems": 1}]},
+            "prompt": _TEXTS,
         },
         "required": ["model", "prompt"],
         "additionalProperties": False,
@@ -83,6 +86,35 @@ LANGUAGE: Mapping[str, Schema] = {
         },
         "required": ["model", "messages"],
         "additionalProperties": False,
+    },
+    "EmbeddingRequest": {
+        "type": "object",
+        "properties": {
+            "model": _COMMON["model"],
+            "input": {**_TEXTS, "description": "Texts that are too long are cut off; token ids are used as they are."},
+            "encoding_format": {"enum": ["float", "base64"], "description": "base64: of little-endian float32."},
+            "dimensions": {**_whole(1), "description": "Only so many of a vector's first numbers."}, "user": _TEXT,
+        },
+        "required": ["model", "input"],
+        "additionalProperties": False,
+    },
+    "EmbeddingReply": {
+        "type": "object",
+        "properties": {
+            "object": {"const": "list"}, "model": _TEXT, "usage": {"type": "object"},
+            "data": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "object": {"const": "embedding"}, "index": _whole(0),
+                        "embedding": {"oneOf": [{"type": "array", "items": {"type": "number"}}, _TEXT]},
+                    },
+                    "required": ["object", "index", "embedding"],
+                },
+            },
+        },
+        "required": ["object", "data", "model", "usage"],
     },
     "CompletionReply": _reply("text_completion", "text", _TEXT),
     "ChatReply": _reply("chat.completion", "message", {"type": "object"}),

@@ -23,8 +23,9 @@ __all__ = ["document"]
 
 _ABOUT = (
     "Models over the Open Inference Protocol v2 with Triton's extensions: binary data, classification, model"
-    " repository, model configuration, statistics; over KServe's first protocol, under /v1; and language models over"
-    " OpenAI's. Every error is a JSON object with a sentence in `error`, in OpenAI's protocol in `error.message`."
+    " repository, model configuration, statistics; over KServe's first protocol, under /v1; and language and"
+    " embedding models over OpenAI's. Every error is a JSON object with a sentence in `error`, in OpenAI's protocol in"
+    " `error.message`."
 )
 _NAMES: Mapping[str, tuple[Schema, str]] = {
     "name": ({"type": "string", "pattern": NAME}, "The model."),

@@ -16,7 +16,7 @@ EVENTS = "text/event-stream"
 
 SUBJECTS: Mapping[str, str] = {
     "inference": "Inference requests.",
-    "language": "Texts of language models, in OpenAI's protocol.",
+    "language": "Texts of language models, and vectors of texts, in OpenAI's protocol.",
     "models": "Metadata, configuration and statistics of models.",
     "health": "Whether the gateway is alive and ready.",
     "repository": "Listing, loading and unloading of models.",
@@ -134,6 +134,12 @@ OPERATIONS: tuple[Operation, ...] = (
         {**_json("ChatReply"), EVENTS: None}, _json("ChatRequest"),
         needs_body=True, refusals=(*_BODY, 403, 404, 422, 429, 501, 503, 504), errors="LanguageError",
     ),
+    Operation(
+        "embeddings", "post", ("/v1/embeddings",), "language", "infer",
+        "Turn texts into vectors, as OpenAI's embeddings.\nTexts of several requests are computed together.",
+        _json("EmbeddingReply"), _json("EmbeddingRequest"),
+        needs_body=True, refusals=(*_BODY, 404, 429, 503, 504), errors="LanguageError",
+    ),
     Operation("sequenceState", "get", _model("/sequences/{sequence}"), "inference", "infer",
               "The state of a sequence, as a state file.\nA device can load it with `Model.load_state`.",
               {BINARY: None}, refusals=(400, 404, 429, 503)),
@@ -145,7 +151,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("modelReady", "get", _model("/ready"), "models", "",
               "Whether the model is ready.", _json("ModelReady"), refusals=(404, 503)),
     Operation("models", "get", ("/v1/models",), "models", "infer",
-              "The models that are ready: `models` in KServe's first protocol, `data` in OpenAI's the language models.",
+              "The models that are ready: `models` in KServe's first protocol, `data` in OpenAI's those for texts.",
               _json("Models")),
     Operation("modelReadyV1", "get", ("/v1/models/{name}",), "models", "",
               "Whether the model is ready, in KServe's first protocol, and in OpenAI's.", _json("ModelReady"),

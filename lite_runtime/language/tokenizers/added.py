@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 
 from lite_runtime.language.tokenizers.characters import set_of
 from lite_runtime.language.tokenizers.description import AddedToken
@@ -20,10 +21,18 @@ class Finder:
 
     def __init__(self, tokens: Iterable[tuple[str, AddedToken]]) -> None:
         self._tokens = {text: token for text, token in tokens if text}
-        self._lengths: dict[str, Sequence[int]] = {}
-        for text in self._tokens:
-            self._lengths[text[0]] = sorted({len(text), *self._lengths.get(text[0], ())}, reverse=True)
-        self._first = re.compile(f"[{''.join(map(re.escape, self._lengths))}]") if self._tokens else None
+        self._texts = sorted(self._tokens)
+        self._longest = max(map(len, self._texts), default=0)
+        self._shorter: list[int] = []
+        """By token, the longest other one that it begins with; -1: none."""
+        chain: list[int] = []
+        for i, text in enumerate(self._texts):
+            while chain and not text.startswith(self._texts[chain[-1]]):
+                chain.pop()
+            self._shorter.append(chain[-1] if chain else -1)
+            chain.append(i)
+        firsts = {text[0] for text in self._texts}
+        self._first = re.compile(f"[{''.join(map(re.escape, sorted(firsts)))}]") if firsts else None
 
     def parts(self, text: str, special: bool) -> list[str | AddedToken]:
         """The text between tokens, and the tokens; without `special`, special tokens are text."""
@@ -36,6 +45,7 @@ class Finder:
                 continue
             while token.lstrip and start > at and text[start - 1] in SPACES:
                 start -= 1
+            end = max(end, at) if token.rstrip else end  # spaces that the token before took are not counted again
             while token.rstrip and end < len(text) and text[end] in SPACES:
                 end += 1
             if (start := max(start, at)) > at:
@@ -47,18 +57,30 @@ class Finder:
         return found
 
     def _matches(self, text: str) -> Iterator[tuple[int, int, AddedToken]]:
-        assert self._first is not None
         at = 0
-        while (match := self._first.search(text, at)) is not None:
-            at = match.start()
-            for length in self._lengths[match[0]]:
-                token = self._tokens.get(text[at : at + length])
-                if token is not None:
-                    yield at, at + length, token
-                    at += length
-                    break
-            else:
-                at += 1
+        while self._first is not None and (match := self._first.search(text, at)) is not None:
+            found = self._at(text, match.start())
+            at = match.start() + max(len(found), 1)
+            if found:
+                yield match.start(), at, self._tokens[found]
+
+    def _at(self, text: str, at: int) -> str:
+        """The longest token that begins at a place, "" if none does: the last one in order that may, or one that this
+        one begins with."""
+        i = bisect_right(self._texts, text[at : at + self._longest]) - 1
+        while i >= 0 and not text.startswith(self._texts[i], at):
+            i = self._shorter[i]
+        return self._texts[i] if i >= 0 else ""
+
+    def broken(self, text: str, mark: str) -> str:
+        """The text with a mark behind the first character of each token in it, also of those that overlap: no token is
+        found in it any more."""
+        parts, done = [], 0
+        for match in self._first.finditer(text) if self._first is not None else ():
+            if self._at(text, match.start()):
+                parts.append(text[done : match.end()])
+                done = match.end()
+        return mark.join([*parts, text[done:]])
 
 
 def _is_word(text: str, start: int, end: int) -> bool:

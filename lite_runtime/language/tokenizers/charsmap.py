@@ -28,7 +28,7 @@ _GRAPHEME = 6
 """Bytes from which a grapheme is seen character by character."""
 _REMEMBERED = 1 << 14
 _LONGEST = 256
-"""Bytes of a replacement: the longest of Unicode's has 33."""
+"""Bytes of a key and of a replacement: the longest of Unicode's have 18 and 33."""
 
 
 class CharsMap:
@@ -47,9 +47,15 @@ class CharsMap:
         self._longest = longest
         self._known: dict[str, str | None] = {}
 
-    def normalized(self, text: str) -> str:
-        """The text with everything replaced that the table replaces."""
-        return "".join(self._by_longest(text) if self._longest else self._by_grapheme(text))
+    def normalized(self, text: str, most: int) -> str:
+        """The text with everything replaced that the table replaces; no more than about `most` characters of it."""
+        parts, size = list[str](), 0
+        for part in self._by_longest(text) if self._longest else self._by_grapheme(text):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                break
+        return "".join(parts)
 
     def _by_longest(self, text: str) -> Iterator[str]:
         data, at = text.encode("utf-8"), 0
@@ -86,7 +92,7 @@ class CharsMap:
         """Ends and values of the table's keys that begin at a place, the shortest first."""
         units = self._units
         place = _offset(units[0])
-        for end in range(at, len(data)):
+        for end in range(at, min(len(data), at + _LONGEST)):
             byte = data[end]
             place ^= byte
             if place >= len(units) or units[place] & 0x800000FF != byte or not byte:

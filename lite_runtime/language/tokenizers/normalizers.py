@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from lite_runtime.bundle.refusal import refuse
 from lite_runtime.errors import BundleError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.language.tokenizers.characters import class_of, lower_case
 from lite_runtime.language.tokenizers.charsmap import CharsMap
 from lite_runtime.language.tokenizers.components import Kind, built
@@ -24,6 +25,15 @@ __all__ = ["NORMALIZERS", "normalizer"]
 Text = Callable[[str], str]
 GROWTH, LONGEST = 256, 256
 """The most characters that a normaliser makes of one, so that a few steps cannot fill the memory; of a replacement."""
+
+
+class Growing(NamedTuple):
+    """A step that may make many characters of one. run: of a text and the most characters that it may become; beyond
+    these the result may be anything that is longer."""
+
+    run: Callable[[str, int], str]
+
+
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 _FORMS: tuple[Form, ...] = ("NFC", "NFD", "NFKC", "NFKD")
 
@@ -33,13 +43,13 @@ def normalizer(rows: Sequence[Mapping[str, Any]], charsmap: bytes = b"") -> Text
 
     charsmap: the table of a step `Precompiled`.
     """
-    precompiled = Kind({"longest": bool}, lambda longest: CharsMap(charsmap, longest).normalized)
-    steps: list[Text] = built(rows, NORMALIZERS | {"Precompiled": precompiled}, "normalizer")
+    precompiled = Kind({"longest": bool}, lambda longest: Growing(CharsMap(charsmap, longest).normalized))
+    steps: list[Text | Growing] = built(rows, NORMALIZERS | {"Precompiled": precompiled}, "normalizer")
 
     def normalized(text: str) -> str:
         most = GROWTH * (len(text) + 16)
         for step in steps:
-            text = step(text)
+            text = step.run(text, most) if isinstance(step, Growing) else step(text)
             if len(text) > most:
                 refuse(
                     f"{SECTION}, normalizer", f"at most {GROWTH} characters for one", f"{len(text)} of {most // GROWTH}"
@@ -97,21 +107,24 @@ def _bert(clean_text: bool, handle_chinese_chars: bool, strip_accents: bool, low
     return normalized
 
 
-def _replace(pattern: Mapping[str, Any], content: str) -> Text:
+def _replace(pattern: Mapping[str, Any], content: str) -> Growing:
     kind, wanted = pattern_of(pattern)
     _check_length(content)
     if kind == "String":
-        return lambda text: text.replace(wanted, content)
+        # One more occurrence than the content may fill is enough to be refused.
+        return Growing(lambda text, most: text.replace(wanted, content, most // max(len(content), 1) + 1))
     compiled = Pattern(wanted)
 
-    def replaced(text: str) -> str:
-        parts, at = [], 0
+    def replaced(text: str, most: int) -> str:
+        parts, at, size = list[str](), 0, 0
         for start, end in compiled.spans(text):
             parts += [text[at:start], content]
-            at = end
+            at, size = end, size + len(content)
+            if size > most:
+                break
         return "".join([*parts, text[at:]])
 
-    return replaced
+    return Growing(replaced)
 
 
 def _check_length(content: str) -> None:

@@ -56,6 +56,8 @@ _CLASS = rf"\[\^?(?:{_ITEM}|[^\\\[\]&^])(?:{_ITEM}|[^\\\[\]&])*\]"
 _CHARACTER = r"[^\\[\](){}.*+?^$|\s]|[ \n\t\r]"
 _COUNT = r"\+|\{\d{1,2}(?:,(?:\d{1,2})?)?\}"
 _GRAMMAR = re.compile(rf"(?:(?: |\\s)\?)?(?:{_ITEM}|{_CLASS}|{_CHARACTER})(?:{_COUNT})?")
+_MOST = 512
+"""Characters of a pattern that is not a known one."""
 _CONTROL = {"r": "\r", "n": "\n", "t": "\t"}
 _KEPT = frozenset([*map(chr, range(128)), "\x85", "\u017f", "\u212a"])
 """Characters that stand for themselves: the last two are s and k where case does not count."""
@@ -95,7 +97,7 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        if text not in KNOWN.values() and not _GRAMMAR.fullmatch(text):
+        if text not in KNOWN.values() and not (len(text) <= _MOST and _GRAMMAR.fullmatch(text)):
             raise MsedgeError(
                 f"pattern {text[:200]!r}: expected one of {len(KNOWN)} known patterns, or one class of characters that "
                 "repeats; a pattern of another form could take exponential time, and is not read"

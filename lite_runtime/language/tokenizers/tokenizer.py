@@ -79,24 +79,37 @@ class Tokenizer:
         """The number of ids: the least size of the model's vocabulary."""
         return len(self.description.tokens)
 
+    @cached_property
+    def special(self) -> Finder:
+        """Finds special tokens of two characters or more in a text."""
+        tokens = (token for token in self.description.added if token.special and len(token.content) > 1)
+        return Finder((token.content, token) for token in tokens)
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(map(len, self.description.tokens))
+
     @property
     def chat_template(self) -> str:
         """The template that turns a list of messages into a text, or ""."""
         return self.description.chat_template
 
-    def encode(self, text: str, *, special: bool = True, add: bool = True) -> list[int]:
+    def encode(self, text: str, *, special: bool = True, add: bool = True, limit: int | None = None) -> list[int]:
         """The ids of a text.
 
         special: whether special tokens in the text, such as `<|im_end|>`, are these tokens; False makes them ordinary
-        text, as text of users should be. add: whether the model's template adds tokens of begin and end. Raises
-        InputError for anything but valid Unicode text.
+        text, as text of users should be. add: whether the model's template adds tokens of begin and end. limit: the
+        most ids, those of the template included, which stay: the end of a longer text is left out, as `tokenizers`
+        truncates. Raises InputError for anything but valid Unicode text.
         """
         ids = self._encoded(text, special)
-        if not add:
-            return ids
+        template = self.description.template["single"] if add else ("A",)
+        if limit is not None:
+            ids = ids[: max(0, limit + 1 - len(template))]
         filled: list[int] = []
-        for item in self.description.template["single"]:
-            filled += ids if item == "A" else [item]
+        for item in template:
+            filled += [item] if isinstance(item, int) else ids
         return filled
 
     def encode_pair(
@@ -121,9 +134,13 @@ class Tokenizer:
         made = self.detokenizer(skip_special=skip_special)
         return made.feed(*ids) + made.finish()
 
-    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
-        """What gives text for ids as they come."""
-        return Detokenizer(self._decoder, self._skipping if skip_special else self._stored)
+    def detokenizer(self, *, skip_special: bool = True, padded: bool = False) -> Detokenizer:
+        """What gives text for ids as they come. padded: ids without a token add nothing, as a model may write them
+        whose vocabulary is larger than the tokenizer's."""
+        token = self._skipping if skip_special else self._stored
+        return Detokenizer(
+            self._decoder, (lambda number: token(number) if self._has(number) else None) if padded else token
+        )
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token as `id_to_token` writes it; None if there is none."""
@@ -151,10 +168,13 @@ class Tokenizer:
 
     def _stored(self, number: int) -> tuple[bytes, bool]:
         """The bytes of a token, and whether it is one of the 256 tokens of bytes."""
+        if not self._has(number):
+            raise InputError(f"expected ids of {len(self)} tokens, got {number}; the model's vocabulary may be larger")
+        return self.description.tokens[number], self.description.kinds[number] == BYTE
+
+    def _has(self, number: int) -> bool:
         kinds = self.description.kinds
-        if not 0 <= number < len(kinds) or kinds[number] == ABSENT:
-            raise InputError(f"expected ids of {len(kinds)} tokens, got {number}; the model's vocabulary may be larger")
-        return self.description.tokens[number], kinds[number] == BYTE
+        return 0 <= number < len(kinds) and kinds[number] != ABSENT
 
     def _skipping(self, number: int) -> tuple[bytes, bool] | None:
         return None if self.is_special(number) else self._stored(number)

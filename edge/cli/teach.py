@@ -1,0 +1,166 @@
+"""`msedge teach`: a language model learns an adapter from texts or conversations."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edge.cli.options import Bundle, Json, Seed, Threads
+from edge.cli.output import bytes_text, emit, say
+
+if TYPE_CHECKING:
+    from lite_runtime.language.learning import Example, Learning, Row
+
+__all__ = ["teach"]
+
+_CACHES = 16
+"""Positions of the caches for answers, which are not needed here."""
+
+
+def teach(
+    bundle: Bundle,
+    examples: Annotated[
+        Path,
+        typer.Argument(
+            metavar="EXAMPLES",
+            help="A text (.txt), or JSON lines with `messages`, with `prompt` and `completion`, or with `text`.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The adapter to write (.msstate).")],
+    adapter: Annotated[
+        Path | None, typer.Option("--adapter", metavar="FILE", help="Continue with this adapter of the same bundle.")
+    ] = None,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="How often all examples are read.")] = 2,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", metavar="RATE", help="By default the bundle's.")
+    ] = None,
+    length: Annotated[
+        int, typer.Option("--length", min=1, metavar="N", help="The most tokens of a row; long texts become rows.")
+    ] = 256,
+    batch: Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Rows of a step.")] = 1,
+    teacher: Annotated[
+        Path | None,
+        typer.Option(
+            "--teacher", metavar="OLD.mslite", help="Learn what this model, with --teacher-adapter, would have written."
+        ),
+    ] = None,
+    teacher_adapter: Annotated[
+        Path | None, typer.Option("--teacher-adapter", metavar="FILE", help="The teacher's adapter.")
+    ] = None,
+    seed: Seed = 0,
+    threads: Threads = 1,
+    as_json: Json = False,
+) -> None:
+    """Learn from texts or conversations, on this machine: an adapter for a bundle that was converted with --lora.
+
+    The bundle's weights stay as they are. Of conversations, answers are learned. `msedge chat --adapter` and `msedge
+    serve` use the result. After an update of the bundle, --teacher OLD.mslite --teacher-adapter FILE carries an adapter
+    over: the new bundle learns what the old one, with its adapter, finds most probable in the same examples.
+    """
+    from lite_runtime.language import Adapter, LanguageModel
+    from lite_runtime.language.learning import Learning
+
+    if teacher_adapter is not None and teacher is None:
+        raise typer.BadParameter("only used with --teacher; it is missing", param_hint="--teacher-adapter")
+    model = LanguageModel.load(bundle, positions=_CACHES, threads=threads)
+    begin = None if adapter is None else Adapter.load(adapter)
+    learning = Learning(model, adapter=begin, learning_rate=learning_rate, length=length, batch=batch, seed=seed)
+    found = _examples(examples)
+    rows = learning.rows(found)
+    if teacher is not None:
+        rows = _taught(learning, found, teacher, teacher_adapter, threads)
+    before = learning.loss(rows)
+    say(f"{len(found)} examples, {sum(row.counted for row in rows)} tokens to learn; perplexity {_perplexity(before)}")
+    losses = _learn(learning, rows, epochs)
+    after = learning.loss(rows)
+    made = learning.adapter()
+    made.save(output)
+    size = output.stat().st_size
+    if as_json:
+        emit(
+            {
+                "output": str(output), "bytes": size, "examples": len(found), "steps": len(losses), "losses": losses,
+                "perplexity_before": _exponential(before), "perplexity_after": _exponential(after),
+            }
+        )  # fmt: skip
+        return
+    print(f"{output}: {bytes_text(size)}, perplexity of the examples {_perplexity(before)} -> {_perplexity(after)}")
+    print(f"talk to it:  msedge chat {bundle} --adapter {output}")
+
+
+def _learn(learning: Learning, rows: list[Row], epochs: int) -> list[float]:
+    """All steps, with a line that says how far they are."""
+    losses, spent = list[float](), 0.0
+    for step in learning.steps(rows, epochs):
+        losses.append(step.loss)
+        spent += step.seconds
+        left = spent / step.number * (step.of - step.number)
+        line = f"step {step.number} of {step.of}, loss {step.loss:.3f}, {left:.0f} s left"
+        if sys.stderr.isatty():
+            print(f"\r{line:<60}", end="\n" if step.number == step.of else "", file=sys.stderr, flush=True)
+        elif step.number == step.of or step.number % max(1, step.of // 10) == 0:
+            say(line)
+    return losses
+
+
+def _taught(
+    learning: Learning, examples: list[Example], teacher: Path, adapter: Path | None, threads: int
+) -> list[Row]:
+    from lite_runtime.language import Adapter, LanguageModel
+
+    model = LanguageModel.load(teacher, positions=max(_CACHES, learning.length), threads=threads)
+    return learning.taught_by(model, None if adapter is None else Adapter.load(adapter), examples)
+
+
+def _examples(path: Path) -> list[Example]:
+    """The examples in a file. Raises InputError."""
+    from lite_runtime.errors import InputError
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected UTF-8, got other bytes at {error.start}; convert the file") from None
+    if path.suffix not in (".jsonl", ".json"):
+        return [text]
+    return [_example(line, f"{path}, line {i}") for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+
+def _example(line: str, where: str) -> Example:
+    from lite_runtime.errors import InputError
+
+    try:
+        held = json.loads(line)
+    except (ValueError, RecursionError):
+        held = None
+    for names, made in _FORMS.items():
+        if isinstance(held, dict) and set(names) <= set(held):
+            example: Example = made(*(held[name] for name in names))
+            return example
+    raise InputError(
+        f"{where}: expected an object with messages, with prompt and completion, or with text; see docs/language.md"
+    )
+
+
+_FORMS: dict[tuple[str, ...], Any] = {
+    ("messages",): lambda messages: messages,
+    ("prompt", "completion"): lambda prompt, completion: [
+        {"role": "user", "content": prompt}, {"role": "assistant", "content": completion}
+    ],
+    ("text",): lambda text: text,
+}  # fmt: skip
+"""What an object of a line may hold, and the example that it is."""
+
+
+def _exponential(loss: float) -> float:
+    return math.exp(min(loss, 700.0))
+
+
+def _perplexity(loss: float) -> str:
+    return f"{_exponential(loss):.3g}"
