@@ -136,8 +136,11 @@ class Evaluation(_Section, frozen=True):
     """Rounds between evaluations; there is always one after the last. 0: no evaluation."""
     held_out: Share = 0.0
     """The share of held-out devices, which never train."""
+    training: bool = True
+    """Whether devices that train are evaluated too."""
     support: Count = 5
-    steps: Count = 10
+    steps: Whole = 10
+    """Steps of adapting; 0: devices do not adapt, and held-out ones are tested on all their examples."""
     batch: Count = 20
     devices: Count = 100
     """The most devices of each kind that are evaluated."""
@@ -239,6 +242,8 @@ class Report(_Section, frozen=True):
     """A JSON file with a row per round, and the summary."""
     bundle: str = ""
     """The global model as a new bundle."""
+    adapter: str = ""
+    """What was learned beside a language model, as an adapter of the run's bundle (.msstate)."""
 
 
 class _Sections(_Section, frozen=True):
@@ -311,6 +316,10 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
             'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose devices'
         )
     _READ.need(not file.gate.active or file.evaluation.every > 0, "evaluation.every", "at least 1 with [gate]", 0)
+    evaluation, kept = file.evaluation, bool(file.sync.store)
+    _READ.need(evaluation.steps > 0 or not kept, "evaluation.steps", "at least 1 with sync.store", evaluation.steps)
+    tested = evaluation.training or evaluation.held_out > 0 or not evaluation.every
+    _READ.need(tested, "evaluation.held_out", "a share above 0 with training = false", evaluation.held_out)
     _READ.need(not file.history.keep or bool(file.state.checkpoint), "state.checkpoint", "a path with history.keep", "")
     _check_hierarchy(file)
     parts["algorithm"] = algorithm_from(file.algorithm)
@@ -344,6 +353,7 @@ def _refuse_idle(config: Config) -> None:
         "rounds": config.rounds,
         "async": config.buffer,
         "hierarchy": config.hierarchy,
+        "evaluation": config.evaluation,
         "history": config.history,
         "sync": config.sync,
         "privacy": config.transforms.privacy,
@@ -373,6 +383,7 @@ _IDLE: tuple[tuple[str, tuple[str, ...], Callable[[Config], bool], str], ...] = 
         lambda c: bool(c.hierarchy.aggregators),
         "hierarchy.aggregators",
     ),
+    ("evaluation", ("support", "batch"), lambda c: c.evaluation.steps > 0, "evaluation.steps"),
     ("history", ("every",), lambda c: c.history.keep > 0, "history.keep"),
     ("sync", ("only", "versions", "days", "consent"), lambda c: bool(c.sync.store), "sync.store"),
     (
@@ -439,8 +450,9 @@ count = 20
 [evaluation]
 # every = 5                    # rounds
 # held_out = 0.0               # the share of held-out devices, which never train
+# training = true              # whether devices that train are evaluated too
 # support = 5                  # examples of each label to adapt to
-# steps = 10
+# steps = 10                   # of adapting; 0: none, and held-out devices are tested on all their examples
 # batch = 20
 # devices = 100
 
@@ -489,4 +501,5 @@ checkpoint = "run.state"       # the server's, after each round: --resume contin
 [report]
 json = "run.json"
 # bundle = ""                  # the global model as a new bundle
+# adapter = ""                 # of a language model: what was learned, for msedge chat --adapter
 """

@@ -7,7 +7,7 @@ a model that fails on many devices look better than one that works on all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,8 +20,8 @@ from federated.learner import Batch, Evaluation, Learner
 from federated.tree import Array, Tree
 
 __all__ = [
-    "LARGEST", "WIDEST", "Score", "Spread", "Summary", "before_after", "centralised", "noisy_summary", "plain", "score",
-    "shares", "summarise", "told",
+    "LARGEST", "WIDEST", "Score", "Spread", "Summary", "before_after", "centralised", "noisy_summary", "perplexity",
+    "plain", "score", "shares", "summarise", "told",
 ]  # fmt: skip
 
 CENTRALISED_STEPS = 64
@@ -140,6 +140,20 @@ def summarise(scores: Iterable[Score]) -> Summary:
         _median([entry.loss_before for entry in asked]),
         _median([entry.loss_after for entry in asked]),
     )
+
+
+def perplexity(scores: Sequence[Score], summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """Of a language model before and after adapting: e to the mean loss of a token, over the tokens of all devices.
+    Without scores, with noise: e to the mean over devices in the summary. None where it is beyond LARGEST."""
+    found = {}
+    for when in ("before", "after"):
+        if scores:
+            losses = [getattr(each, f"loss_{when}") for each in scores]
+            loss = float(np.average(losses, weights=[each.examples for each in scores]))
+        else:
+            loss = summary[f"loss_{when}"]["mean"]
+        found[when] = float(np.exp(loss)) if loss < np.log(LARGEST) else None
+    return found
 
 
 def _spread(badness: Sequence[float], sign: int) -> Spread:

@@ -32,9 +32,14 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 
 
 def check(config: Config, held: Bundle) -> None:
-    """Raises FederatedError, with the remedy, for a setting of the bundle's optimiser that the run does not state, and
-    for an algorithm that the bundle cannot compute."""
+    """Raises FederatedError, with the remedy, for a setting of the bundle's optimiser that the run does not state, for
+    an algorithm that the bundle cannot compute, and for results that it does not have."""
     check_algorithm(config.algorithm, second_order=CURVATURE in held.uses)
+    if config.report.adapter and not held.metadata.get("language", {}).get("adapters"):
+        raise FederatedError(
+            "report.adapter: expected a language model converted with --lora, got a bundle without adapters; use "
+            "report.bundle"
+        )
     _check_settings(config.algorithm, config.source.get("algorithm", {}), held.metadata.get(TRAIN_STEP, {}))
 
 

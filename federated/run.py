@@ -33,9 +33,11 @@ from federated.transport import channel
 from federated.tree import Tree
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
+from lite_runtime.language import Adapter
 
 __all__ = [
-    "Fleet", "aggregate", "go_back", "opened", "report", "rounds_kept", "run", "serve", "simulate", "start_of",
+    "Fleet", "adapter_of", "aggregate", "go_back", "opened", "report", "rounds_kept", "run", "serve", "simulate",
+    "start_of",
 ]  # fmt: skip
 
 
@@ -62,7 +64,8 @@ def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
     learner = LiteLearner(path)
     held = bundle.read(path)
     statistics = tuple(held.uses["gradients"].writes.values())
-    return learner, Start(learner.params, statistics, held.digest, signed=not learner.classifies)
+    language = "language" in held.metadata
+    return learner, Start(learner.params, statistics, held.digest, signed=not learner.classifies, language=language)
 
 
 def opened(config: Config) -> tuple[LiteLearner, Start]:
@@ -188,6 +191,8 @@ def run(
         )
     if config.report.bundle:
         write_model(federation, config.path(config.report.bundle))
+    if config.report.adapter:
+        adapter_of(federation).save(config.path(config.report.adapter))
     return federation
 
 
@@ -308,6 +313,12 @@ def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for each in counts:
         total.update(each)
     return dict(sorted(total.items()))
+
+
+def adapter_of(federation: Federation) -> Adapter:
+    """What a run learned beside a language model, as an adapter of the bundle that it began with."""
+    held = bundle.read(federation.config.path(federation.config.model.bundle))
+    return Adapter.of_state({**held.state, **federation.model()}, held.metadata["language"], held.digest)
 
 
 def write_model(federation: Federation, path: str | os.PathLike[str]) -> None:

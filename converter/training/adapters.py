@@ -28,7 +28,8 @@ __all__ = ["insert_adapters"]
 def insert_adapters(
     model: ir.Model, lora: Lora, taken: Mapping[str, ir.Value], output: ir.Value
 ) -> dict[str, ir.Value]:
-    """Add an adapter to every matching frozen weight, in place; returns their parameters, as initialisers, by name.
+    """Add an adapter to every matching frozen weight, in place; returns what is trained of them, as initialisers, by
+    name.
 
     `taken`: weights that are themselves trained. Raises TrainingError for a glob that matches no suitable weight.
     """
@@ -78,7 +79,7 @@ def _adapt(name: str, nodes: list[ir.Node], lora: Lora, rng: np.random.Generator
     a, b = (_initializer(graph, f"{name}.{part}", array) for part, array in (("lora_a", down), ("lora_b", up)))
     for node in nodes:
         (_beside_conv if build.is_op(node, "Conv") else _beside_product)(node, a, b, lora.factor)
-    return {a.name or "": a, b.name or "": b}
+    return {value.name or "": value for value in ((b,) if lora.only_b else (a, b))}
 
 
 def _sizes(node: ir.Node, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -37,6 +37,9 @@ class Lora:
     """Globs of the weights' names."""
     seed: int = 0
     """The seed of the normal numbers that `A` starts with."""
+    only_b: bool = False
+    """Whether `A` keeps them, and only `B` is trained (Sun et al., "Improving LoRA in Privacy-preserving Federated
+    Learning", ICLR 2024): fewer numbers to send, and the mean of several devices' `B` is the mean of their models."""
 
     def __post_init__(self) -> None:
         _count("rank", self.rank, optional=False)

@@ -37,8 +37,8 @@ from lite_runtime.graph import Array, StateUse
 
 __all__ = ["Prepared", "Signed", "describe", "of_adapters", "prepare", "sign", "step_settings"]
 
-ADAPTERS = ("*.lora_a", "*.lora_b")
-"""Globs of the parameters of low-rank adapters."""
+_A, _B = ".lora_a", ".lora_b"
+"""How the parameters of low-rank adapters end."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Prepared:
     statistics: tuple[str, ...]
     """Running means and variances that steps update."""
     state: dict[str, Array]
-    """Initial values of both."""
+    """Initial values of both, and of the `A` of adapters whose `B` alone is trained."""
 
 
 @dataclass
@@ -77,10 +77,16 @@ def prepare(model: ir.Model, training: Training) -> Prepared:
     if training.batch_norm == "train":
         for node in parameters.batch_norms(model, chosen):
             statistics |= _statistics(node)
-    thawed = [*chosen.values(), *statistics.values()]
+    thawed = [*chosen.values(), *statistics.values(), *_beside(model, chosen)]
     state = parameters.constants(thawed)
     parameters.thaw(model, thawed)
     return Prepared(model, training, tuple(chosen), tuple(statistics), state)
+
+
+def _beside(model: ir.Model, chosen: Collection[str]) -> list[ir.Value]:
+    """The `A` that are not trained of adapters whose `B` are."""
+    names = (f"{name.removesuffix(_B)}{_A}" for name in chosen if name.endswith(_B))
+    return [model.graph.initializers[name] for name in names if name in model.graph.initializers and name not in chosen]
 
 
 def _statistics(node: ir.Node) -> dict[str, ir.Value]:
@@ -97,7 +103,8 @@ def of_adapters(training: Training) -> Training:
     """What trains a graph whose adapters are initialisers already (`frontends.decoders.learning`): the signatures but
     `predict`, which another graph has."""
     signatures = tuple(signature for signature in training.signatures if signature != "predict")
-    return replace(training, trainable=ADAPTERS, adapters=None, signatures=signatures)
+    parts = (_B,) if training.adapters is not None and training.adapters.only_b else (_A, _B)
+    return replace(training, trainable=tuple(f"*{part}" for part in parts), adapters=None, signatures=signatures)
 
 
 def sign(prepared: Prepared) -> Signed:

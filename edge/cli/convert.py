@@ -36,6 +36,7 @@ def convert(
     evaluation: option.Evaluation = None,
     trainable: option.Trainable = None,
     lora: option.LoraRank = None,
+    lora_only_b: option.LoraOnlyB = False,
     loss: option.Loss = "softmax_cross_entropy",
     optimizer: option.Optimizer = "momentum",
     learning_rate: option.LearningRate = 0.01,
@@ -69,9 +70,11 @@ def convert(
     from lite_runtime.bundle.processing import load as load_processing
 
     training = None
+    if lora_only_b and lora is None:
+        raise typer.BadParameter("only used with --lora, which is missing", param_hint="--lora-only-b")
     if trainable or lora:
         training = Training(
-            trainable=tuple(trainable or ()), adapters=None if lora is None else _lora(lora), loss=loss,
+            trainable=tuple(trainable or ()), adapters=None if lora is None else _lora(lora, lora_only_b), loss=loss,
             optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay, clip_norm=clip_norm,
             batch_norm=batch_norm, slopes=tuple(slopes or ()),
             signatures=(*USUAL, "curvature") if second_order else USUAL,
@@ -152,13 +155,13 @@ def _embedding_of(tokenizer: Path | None, pooling: Pooling | None, normalize: bo
     return Embedding(tokenizer, pooling, normalize) if given else None
 
 
-def _lora(text: str) -> Lora:
+def _lora(text: str, only_b: bool) -> Lora:
     from converter.training import Lora
 
     rank, _, glob = text.partition(":")
     if not rank.isdecimal():
         raise typer.BadParameter(f"expected RANK or RANK:GLOB,GLOB (4:'*attn*'), got {text!r}", param_hint="--lora")
-    return Lora(int(rank), targets=tuple((glob or "*").split(",")))
+    return Lora(int(rank), targets=tuple((glob or "*").split(",")), only_b=only_b)
 
 
 def _write_fitting(path: Path, bundle: bytes, declared: Mapping[str, Any] | None) -> None:

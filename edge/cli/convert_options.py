@@ -19,6 +19,7 @@ __all__ = [
     "Io",
     "KeepFloat",
     "LearningRate",
+    "LoraOnlyB",
     "LoraRank",
     "Loss",
     "Method",
@@ -129,6 +130,14 @@ LoraRank: TypeAlias = Annotated[
         "--lora",
         metavar="RANK[:GLOB]",
         help="Train low-rank adapters of this rank beside the frozen weights: beside all, or those that match GLOB.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+LoraOnlyB: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--lora-only-b",
+        help="Train the second matrix of each adapter only: half of the numbers, for federated runs with noise.",
         rich_help_panel=_TRAINING,
     ),
 ]

@@ -288,7 +288,9 @@ def _write_page(path: Path, made: Mapping[str, Any]) -> None:
 
 def _print(made: Mapping[str, Any]) -> None:
     evaluated = [row for row in made["rows"] if "evaluation" in row]
-    if evaluated:
+    if evaluated and any("perplexity" in survey for survey in evaluated[-1]["evaluation"].values()):
+        _print_perplexity(made["start"], evaluated[-1])
+    elif evaluated:
         heads = ("asked", "count", "diverged", "before", "after", "worst before", "worst after")
         title = f"accuracy after round {evaluated[-1]['round']}; worst: mean of the worst 10 % of devices"
         rows = table(title, "devices", *heads, right=heads)
@@ -316,6 +318,20 @@ def _print(made: Mapping[str, Any]) -> None:
     for key, words in TROUBLES.items():
         if made[key]:
             print(f"{words}: {_counts(made[key]) if isinstance(made[key], dict) else made[key]}")
+
+
+def _print_perplexity(start: Mapping[str, Any] | None, row: Mapping[str, Any]) -> None:
+    """What a language model makes of devices' texts: before the first round if that is known, and after this one."""
+    heads = ("asked", "count", "at the start", "before", "after")
+    rows = table(f"perplexity after round {row['round']}", "devices", *heads, right=heads)
+    first = (start or {}).get("evaluation", {})
+    for name, survey in row["evaluation"].items():
+        known = [first.get(name, {}).get("perplexity", {}).get("before")]
+        known += [survey.get("perplexity", {}).get(when) for when in ("before", "after")]
+        count = survey["summary"]["devices"] if survey["summary"] else 0
+        told = ("–" if figure is None else f"{figure:.2f}" for figure in known)
+        rows.add_row(name.replace("_", " "), str(survey["asked"]), str(count), *told)
+    console().print(rows)
 
 
 def _counts(counted: Mapping[str, int]) -> str:

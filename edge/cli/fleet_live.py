@@ -14,7 +14,7 @@ from edge.cli.output import bytes_text, console, say, seconds_text, table
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["accuracies", "live", "sparkline"]
+__all__ = ["figures", "live", "sparkline"]
 
 Row = Mapping[str, Any]
 SHOWN, WIDE, REASONS = 8, 48, 3
@@ -57,17 +57,18 @@ def _screen(rows: Sequence[Row], rounds: int, reasons: Sequence[str] = ()) -> Gr
     heads = ("round", "answered", "loss", "training", "held out", "up", "down", "time")
     shown = table("", *heads, "", right=heads)
     for row in rows[-SHOWN:]:
-        found = accuracies(row)
-        accuracy = ("{:.3f} → {:.3f}".format(*found[name]) if name in found else "" for name in NAMES)
+        _, digits, found = figures(row)
+        told = (f"{{:.{digits}f}} → {{:.{digits}f}}".format(*found[name]) if name in found else "" for name in NAMES)
         loss = "" if row["loss"] is None else f"{row['loss']:.3f}"
         sizes = (bytes_text(row["bytes_up"]), bytes_text(row["bytes_down"]), seconds_text(row["seconds"]))
         head = (f"{row['round']}/{rounds}", f"{row['answered']}/{row['asked']}", loss)
-        shown.add_row(*head, *accuracy, *sizes, "; ".join(_troubles(row)))
+        shown.add_row(*head, *told, *sizes, "; ".join(_troubles(row)))
     lines = [f"{'loss':12}{sparkline([row['loss'] for row in rows])}"] if rows else []
     for name, words in NAMES.items():
-        adapted = [found[name][1] for row in rows if name in (found := accuracies(row))]
+        adapted = [found[name][1] for row in rows if name in (found := figures(row)[2])]
         if adapted:
-            lines.append(f"{words:12}{sparkline(adapted)}  accuracy after adapting {adapted[-1]:.3f}")
+            what, digits, _ = figures(rows[-1])
+            lines.append(f"{words:12}{sparkline(adapted)}  {what} after adapting {adapted[-1]:.{digits}f}")
     return Group(shown, Text("\n".join([*lines, *reasons])))
 
 
@@ -79,15 +80,19 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(" " if v is None else BLOCKS[round((v - low) / span * (len(BLOCKS) - 1))] for v in last)
 
 
-def accuracies(row: Row) -> dict[str, tuple[float, float]]:
-    """Mean accuracy before and after adapting, of training and of held-out devices."""
+def figures(row: Row) -> tuple[str, int, dict[str, tuple[float, float]]]:
+    """What is told of an evaluation, its digits, and its values before and after adapting by group of devices: the mean
+    accuracy, of a language model the perplexity."""
+    surveys = {name: survey for name, survey in row.get("evaluation", {}).items() if survey["summary"]}
+    if any("perplexity" in survey for survey in surveys.values()):
+        pairs = {name: (each["perplexity"]["before"], each["perplexity"]["after"]) for name, each in surveys.items()}
+        return "perplexity", 2, {name: pair for name, pair in pairs.items() if None not in pair}
     found = {}
-    for name, survey in row.get("evaluation", {}).items():
-        if survey["summary"]:
-            means = (survey["summary"][f"accuracy_{when}"]["mean"] for when in ("before", "after"))
-            before, after = (mean + 0.0 for mean in means)  # + 0.0: without the sign of a negative zero
-            found[name] = (before, after)
-    return found
+    for name, survey in surveys.items():
+        means = (survey["summary"][f"accuracy_{when}"]["mean"] for when in ("before", "after"))
+        before, after = (mean + 0.0 for mean in means)  # + 0.0: without the sign of a negative zero
+        found[name] = (before, after)
+    return "accuracy", 3, found
 
 
 def _words(row: Row) -> str:
@@ -95,8 +100,10 @@ def _words(row: Row) -> str:
     parts = [f"{row['answered']}/{row['asked']} devices"]
     if row["loss"] is not None:
         parts.append(f"loss {row['loss']:.3f}")
-    for name, (before, after) in accuracies(row).items():
-        parts.append(f"{name.replace('_', ' ')} {before:.3f} → {after:.3f}")
+    what, digits, found = figures(row)
+    for name, (before, after) in found.items():
+        told = "" if what == "accuracy" else f"{what} "
+        parts.append(f"{name.replace('_', ' ')} {told}{before:.{digits}f} → {after:.{digits}f}")
     parts.append(f"{bytes_text(row['bytes_up'])} up, {bytes_text(row['bytes_down'])} down")
     return "; ".join([*parts, *_troubles(row)])
 

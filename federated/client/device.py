@@ -261,19 +261,28 @@ class Device:
         self.demands.check_evaluation(task.transforms.privacy, meta["multiplier"])
         personal = task.algorithm.enrol(task.broadcast)
         kept = (self.store.load(self.name, str(meta["run"]), task.round + 1) or {}) if personal else {}
-        rng = task.rng("evaluate", self.name)
+        batches, query = self._tested(task)
+        own = kept.get("personal") or personal
+        if batches is None:
+            before = after = self.learner.evaluate(task.algorithm.start(task.broadcast, own), query)
+        else:
+            learner = task.algorithm.shaped(self.learner)
+            before, after = before_after(task.algorithm, learner, task.broadcast, own, batches, query)
+        if task.transforms.noisy_evaluation:
+            return {"kind": "evaluation", "shares": self._noisy(task, before, after)}, {}
+        return {"kind": "evaluation", "before": _sums(before), "after": _sums(after)}, {}
+
+    def _tested(self, task: Task) -> tuple[Batch | None, Batch]:
+        """Batches to adapt on (None: the device does not adapt), and the examples tested on."""
+        meta, rng = task.meta, task.rng("evaluate", self.name)
+        if not meta["steps"]:
+            return None, self.data if meta["held_out"] else self._parts(task)[1]
         if meta["held_out"]:
             support, query = support_query(self.data, meta["support"], rng)
         else:
             train, query = self._parts(task)
             support, _ = support_query(train, meta["support"], rng)
-        batches = draw(support, rng, meta["steps"], min(meta["batch"], size(support)))
-        own = kept.get("personal") or personal
-        learner = task.algorithm.shaped(self.learner)
-        before, after = before_after(task.algorithm, learner, task.broadcast, own, batches, query)
-        if task.transforms.noisy_evaluation:
-            return {"kind": "evaluation", "shares": self._noisy(task, before, after)}, {}
-        return {"kind": "evaluation", "before": _sums(before), "after": _sums(after)}, {}
+        return draw(support, rng, meta["steps"], min(meta["batch"], size(support))), query
 
     def _noisy(self, task: Task, before: Evaluation, after: Evaluation) -> list[float]:
         """An evaluation to which noise is added, here or by the server."""
@@ -417,8 +426,9 @@ def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
     """Raises FederatedError for fields that are missing, have wrong types, or ask for more than a device should do."""
     fields.check(kind, meta, _FIELDS[kind])
     for key in ("steps", "batch", "support"):
-        if key in meta and not 1 <= meta[key] <= MOST:
-            raise FederatedError(f"{kind}: expected {key} from 1 to {MOST}, got {meta[key]}")
+        least = 0 if (kind, key) == ("evaluate", "steps") else 1
+        if key in meta and not least <= meta[key] <= MOST:
+            raise FederatedError(f"{kind}: expected {key} from {least} to {MOST}, got {meta[key]}")
     if meta.get("steps", 1) * meta.get("batch", 1) > MOST:
         raise FederatedError(f"{kind}: expected at most {MOST} examples, got {meta['steps']} * {meta['batch']}")
     if not all(0 <= meta.get(key, 0) < 1 << 31 for key in ("round", "attempt")):

@@ -23,7 +23,7 @@ __all__ = ["LiteLearner", "stacked"]
 Carry = TypeVar("Carry")
 
 CHUNK = 256
-"""Examples that `evaluate` processes at once, which bounds its memory."""
+"""Labels that `evaluate` processes at once, at least those of one example, which bounds its memory."""
 PREFIX, SLOPE, LABELS, PREDICT = "grad/", "slope/", "labels", "predict"
 NEEDED = ("gradients", "evaluate")
 CURVATURE, ALONG, CURVE = "curvature", "along/", "curve/"
@@ -133,12 +133,13 @@ class LiteLearner:
     def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
         """See `federated.learner.Learner`."""
         loss, correct, examples = 0.0, 0, 0
-        for first in range(0, len(batch.labels), CHUNK):
-            rows = slice(first, first + CHUNK)
+        step = max(1, CHUNK * len(batch.labels) // max(1, batch.labels.size))
+        for first in range(0, len(batch.labels), step):
+            rows = slice(first, first + step)
             asked = Batch({name: values[rows] for name, values in batch.inputs.items()}, batch.labels[rows])
             found = self._ask("evaluate", params, asked)
             count = int(found["examples"])
-            loss += float(found["loss"]) * count
+            loss += float(found["loss"]) * count if count else 0.0  # without labels that count it may not be a number
             correct += int(found.get("correct", 0))
             examples += count
         return Evaluation(np.float32(loss), correct, examples)

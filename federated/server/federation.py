@@ -24,7 +24,7 @@ from federated.client.device import VERSION
 from federated.codec import Codec, Spec
 from federated.config import Config
 from federated.errors import FederatedError
-from federated.evaluation import WIDEST, Score, noisy_summary, plain, summarise
+from federated.evaluation import WIDEST, Score, noisy_summary, perplexity, plain, summarise
 from federated.exact import ExactSum
 from federated.hierarchy.partial import Partial
 from federated.messages.downlink import Downlink
@@ -97,6 +97,8 @@ class Start:
     bundle: str
     signed: bool = True
     """Whether the bundle's loss may be negative."""
+    language: bool = False
+    """Whether it is a language model, whose evaluations tell the perplexity too."""
 
 
 @dataclass(frozen=True)
@@ -413,7 +415,7 @@ class Federation:
         `evaluation.devices`)."""
         config = self.config
         surveys = []
-        for held_out in (False, True):
+        for held_out in (False, True) if config.evaluation.training else (True,):
             there = self.present(nodes, held_out=held_out)
             if there:
                 count = min(len(there), config.evaluation.devices if most is None else most)
@@ -529,6 +531,7 @@ class Federation:
             return None
         bounds = self.account.bounds(privacy.delta)
         noisy = self.transforms.noisy_evaluation
+        open_ones = "evaluations" if self.config.evaluation.training else "evaluations of held-out devices"
         return {
             "noise": privacy.noise,
             "multiplier": self.multiplier,
@@ -537,7 +540,7 @@ class Federation:
             "bounds": {way: value if math.isfinite(value) else None for way, value in bounds.items()},
             "spent": self.account.as_data(),
             "covered": ["updates", *(["evaluations"] if noisy else [])],
-            "not_covered": [*([] if noisy else ["evaluations"]), "who answers", "personal versions with consent"],
+            "not_covered": [*([] if noisy else [open_ones]), "who answers", "personal versions with consent"],
         }
 
     def weight(self, received: Received) -> float:
@@ -813,12 +816,14 @@ class Survey:
         scores = [self.found[name] for name in sorted(self.found)]
         tested = [each for each in scores if each.examples]
         lost = Counter(self.lost.get(name, "silent") for name in self.asked.values() if name not in self._answered)
+        summary = plain(summarise(scores)) if tested else self._published()
         return {
             "asked": len(self.asked),
             "answered": len(self._answered),
             "lost": dict(sorted(lost.items())),
             "diverged": [each.device for each in tested if each.diverged],
-            "summary": plain(summarise(scores)) if tested else self._published(),
+            "summary": summary,
+            **({"perplexity": perplexity(tested, summary)} if self.federation.start.language and summary else {}),
             "refused": dict(sorted(self.refused.items())),
             "details": self.details[:MOST_DETAILS],
             "by_device": {each.device: [each.accuracy_before, each.accuracy_after] for each in tested},

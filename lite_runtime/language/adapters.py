@@ -27,6 +27,7 @@ __all__ = ["Adapter", "Layout", "NoSlot", "Slots", "Target", "blank", "layout"]
 
 _MOST = 1 << 28
 """Numbers of an adapter, at most."""
+_NONE = "this model takes no adapters; convert it with adapters (--lora)"
 
 
 class NoSlot(MsedgeError):
@@ -88,6 +89,22 @@ class Adapter:
         found = checkpoint.read(source)
         return cls(found.state, found.model)
 
+    @classmethod
+    def of_state(cls, state: Mapping[str, Array], about: Mapping[str, Any], model: str) -> Adapter:
+        """The adapter in the state of a model that learned, or in a part of it and the bundle's own. about, model: the
+        bundle's metadata about the language model, and its digest. Raises InputError for a bundle that takes no
+        adapters, and for state without them."""
+        places = layout(about)
+        if places is None:
+            raise InputError(_NONE)
+        names = [f"{target.name}.lora_{part}" for target in places.targets for part in "ab"]
+        if missing := [name for name in names if name not in state]:
+            raise InputError(
+                f"expected state with the {len(names)} arrays of the model's adapters, got none named {missing[0]}; "
+                "take the state of the model that learned"
+            )
+        return cls({name: state[name] for name in names}, model)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file, atomically. Raises BundleError."""
         from lite_runtime.learning import checkpoint
@@ -107,7 +124,7 @@ class Adapter:
         no adapters, and for arrays that are missing, left over, of another shape or rank, or not finite."""
         places = layout(about)
         if places is None:
-            raise InputError("this model takes no adapters; convert it with adapters (--lora)")
+            raise InputError(_NONE)
         self._check_names(places)
         made, at = np.zeros(places.size, np.float32), 0
         for target in places.targets:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from lite_runtime import load
+from lite_runtime import bundle, load
 from tests.edge.conftest import Small
 from tests.edge.test_cli import as_json, msedge
 
@@ -44,6 +44,13 @@ def test_adapters(small: Small, tmp_path: Path) -> None:
     assert "RANK" in stderr and not out.exists()
     _, stderr = msedge("convert", small.source, "-o", out, "--lora", "2:nothing", "--loss", "mse", code=3)
     assert "no weight matches 'nothing'" in stderr and not out.exists()
+    _, stderr = msedge("convert", small.source, "-o", out, "--lora-only-b", code=2)
+    assert "only used with --lora" in stderr and not out.exists()
+    msedge("convert", small.source, "-o", out, "--lora", "2", "--lora-only-b", "--loss", "mse")
+    held = bundle.read(out)
+    trained = {name.removeprefix("grad/") for name in (v.name for v in held.signatures["gradients"].outputs)} - {"loss"}
+    assert trained and all(name.endswith("lora_b") for name in trained)
+    assert {f"{name.removesuffix('b')}a" for name in trained} <= held.state.keys()
 
 
 def test_what_makes_no_sense_is_refused(small: Small, tmp_path: Path) -> None:

@@ -43,6 +43,24 @@ def test_nothing_changes_until_the_first_step_and_then_it_learns(targets: str) -
     assert all(not np.array_equal(value, before[name]) for name, value in model.state_dict().items() if "lora" in name)
 
 
+def test_only_b_is_trained() -> None:
+    source = _mixed()
+    training = Training(adapters=Lora(2, only_b=True, targets=("mix.weight", "last")), optimizer="adam")
+    model = load(convert(source, trainable=training).bundle)
+    x, labels = batches(source, 3, 16, 1)[0]
+    before, feed = model.state_dict(), {"x": x, "labels": labels}
+    assert {n for n in before if ".lora_" in n and "/" not in n} == {
+        f"{name}.lora_{part}" for name in ("mix.weight", "last") for part in "ab"
+    }
+    assert not [name for name in before if "lora_a" in name and "/" in name]
+    assert set(model.run(feed, "gradients")) == {"loss", "grad/mix.weight.lora_b", "grad/last.lora_b"}
+    losses = [float(model.run(feed, "train_step")["loss"]) for _ in range(30)]
+    assert losses[-1] < losses[0]
+    for name, value in model.state_dict().items():
+        if ".lora_" in name and "/" not in name:
+            assert np.array_equal(value, before[name]) is name.endswith("lora_a")
+
+
 def test_gradients_are_those_of_the_low_rank_product() -> None:
     source = mlp((6, 5, 3))
     lora = Lora(2, alpha=3.0)
