@@ -1,7 +1,7 @@
 """A script that `benchmarks/language_training.py` runs as a process: steps of LoRA by a bundle.
 
-Arguments: the bundle, threads, a .npz file with tokens and labels. Each line on standard input asks for a step; the reply
-is a line with a JSON object. It imports what a device imports, and nothing else.
+Arguments: the bundle, threads, a .npz file with tokens and labels. Each line on standard input asks for a step; the
+answer is a line with a JSON object. It imports what a device imports, and nothing else.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Report:
     """Of a language model: "context", "layers", "cache_bytes_per_token", and "stored", the tensors of the file by
     type."""
     embedding: Mapping[str, Any] = field(default_factory=dict)
-    """Of an embedding model: see `lite_runtime.language.recipe.Recipe`."""
+    """Of an embedding model: see `lite_runtime.language.embedding.recipe.Recipe`."""
     halved: int = 0
     """Constants stored in float16."""
     kept_float32: int = 0
