@@ -46,6 +46,9 @@ def _head(report: Report) -> str:
 def _facts(report: Report) -> str:
     pairs = []
     for group, words in GROUPS.items():
+        if (told := _last(report, group, "perplexity")) is not None:
+            after, before = ("∞" if told[when] is None else f"{told[when]:.2f}" for when in ("after", "before"))
+            pairs.append((after, f"perplexity on {words} after adapting; {before} before"))
         summary = _last(report, group)
         if summary is not None:
             before, after = summary["accuracy_before"], summary["accuracy_after"]
@@ -182,9 +185,9 @@ def _percent(value: float) -> str:
     return f"{round(100 * value) + 0.0:.0f} %"
 
 
-def _summary(row: Mapping[str, Any], group: str) -> Mapping[str, Any] | None:
+def _summary(row: Mapping[str, Any], group: str, what: str = "summary") -> Mapping[str, Any] | None:
     evaluation: Mapping[str, Any] = row.get("evaluation") or {}
-    summary: Mapping[str, Any] | None = (evaluation.get(group) or {}).get("summary")
+    summary: Mapping[str, Any] | None = (evaluation.get(group) or {}).get(what)
     return summary
 
 
@@ -194,8 +197,8 @@ def _mean(row: Mapping[str, Any], group: str, figure: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _last(report: Report, group: str) -> Mapping[str, Any] | None:
-    found = [summary for row in report["rows"] if (summary := _summary(row, group)) is not None]
+def _last(report: Report, group: str, what: str = "summary") -> Mapping[str, Any] | None:
+    found = [summary for row in report["rows"] if (summary := _summary(row, group, what)) is not None]
     return found[-1] if found else None
 
 
