@@ -29,7 +29,7 @@ from converter.ir import build, kept, quantization
 from converter.ir.shapes import agree
 from converter.lowering import halve_weights, in_panels, lower, narrow_products, need_storable, pack_narrow
 from converter.lowering.table import lite_op
-from converter.pass_lists import PLAIN, PREPARE, REST, STATIC, WIDEN, Shapes, optimize, upgraded
+from converter.pass_lists import OF_TEXTS, PLAIN, PREPARE, REST, STATIC, WIDEN, Pass, Shapes, optimize, upgraded
 from converter.passes import widen
 from converter.passes.integer import left_float
 from converter.quantize import MODES, Mode, Options, Samples, calibration_data, integer_ends, run_steps
@@ -160,7 +160,8 @@ def _bundled(
     """The bundle, written and measured."""
     _fix_state(models, learning)
     described = {**quantization.metadata({s: quantization.ends(m) for s, m in models.items()}), **described}
-    graphs = {name: _lower(model, options, report) for name, model in models.items()}
+    passes = REST if loaded.embedding is None else OF_TEXTS
+    graphs = {name: _lower(model, options, report, passes) for name, model in models.items()}
     if learning.budget is not None:
         graphs["train_step"] = _within_budget(graphs["train_step"], learning, learning.budget, report)
     data = _write(output, graphs, models, learning, described, loaded, report)
@@ -409,8 +410,8 @@ def _export(output: str | os.PathLike[str] | None, model: ir.Model, options: Opt
     return data
 
 
-def _lower(model: ir.Model, options: Options, report: Report) -> Graph:
-    report.passes += optimize(model, REST)
+def _lower(model: ir.Model, options: Options, report: Report, passes: Sequence[Pass]) -> Graph:
+    report.passes += optimize(model, passes)
     report.left_float = [*report.left_float, *((left.name, left.op, left.reason) for left in left_float(model))]
     report.by_reference = [*report.by_reference, *_without_kernels(model)]
     halved = halve_weights(pack_narrow(lower(model)), lossless=options.mode != "fp16")

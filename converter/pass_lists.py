@@ -43,12 +43,13 @@ from converter.passes import (
     unroll,
     widen,
 )
-from converter.passes.integer import INTEGER_PASSES
+from converter.passes.integer import INTEGER_PASSES, ranges_by_row
 from converter.passes.record import PassRecord
 from converter.quantize.rounding import unpack
 
 __all__ = [
     "INTEGER",
+    "OF_TEXTS",
     "PASSES",
     "PLAIN",
     "PREPARE",
@@ -157,6 +158,9 @@ INTEGER: tuple[Pass, ...] = tuple(Pass(*step) for step in INTEGER_PASSES)
 
 REST: tuple[Pass, ...] = (*SHAPE, *INTEGER, *TIDY)
 """The passes from the form that is quantised and exported to the form that is lowered."""
+
+OF_TEXTS: tuple[Pass, ...] = (*REST, Pass("ranges by row", ranges_by_row.run))
+"""The same for embedding models, where the result of a text must not depend on the texts beside it."""
 
 PASSES: tuple[Pass, ...] = (*PREPARE, *REST)
 """The passes from IR as loaded to the form that is lowered."""

@@ -51,7 +51,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "edge/gateway/http/texts.py": {"request": 1},
     "edge/gateway/infer.py": {"request": 2},
     "edge/gateway/language/embedder.py": {"request": 1},
-    "edge/gateway/language/host.py": {"request": 2},
+    "edge/gateway/language/host.py": {"request": 2, "thread": 1},
     "edge/gateway/models/loading.py": {"request": 1},
     "edge/gateway/models/shadow.py": {"request": 1},
     "edge/gateway/personal/runner.py": {"request": 3},

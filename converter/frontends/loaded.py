@@ -11,9 +11,10 @@ import onnx_ir as ir
 
 from converter.errors import ConvertError
 from converter.frontends.embedding import Embedding
+from lite_runtime._mapping import mapped
 from lite_runtime.graph import Array, StateUse
 
-__all__ = ["Integers", "Loaded", "Variables", "pieces", "read"]
+__all__ = ["Integers", "Loaded", "Variables", "pieces", "read", "viewed"]
 
 Integers = Literal["exact", "litert"]
 """Arithmetic of quantised operators: real numbers rounded once (QDQ), or the fixed-point steps of LiteRT's kernels."""
@@ -48,6 +49,19 @@ class Loaded:
 
 
 _PIECE = 1 << 24
+
+
+def viewed(path: str | os.PathLike[str]) -> memoryview:
+    """The bytes of a model file, which is mapped: only what is looked at is read. Raises ConvertError."""
+    try:
+        data = mapped(path)
+    except FileNotFoundError:
+        raise ConvertError(f"no file at {path}; check the path") from None
+    except OSError as error:
+        raise ConvertError(f"cannot read {path}: {error.strerror or error}") from None
+    if data is None:
+        raise ConvertError(f"{path}: expected a file, got a folder or device; give the path of a file")
+    return data
 
 
 def pieces(path: str | os.PathLike[str]) -> Iterator[bytes]:

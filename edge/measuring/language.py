@@ -139,10 +139,18 @@ def _measured(name: str, command: Sequence[str], prompt: Sequence[int]) -> dict[
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     begun = time.time() * 1e3 if command[1].endswith(".mjs") else time.perf_counter()
     whole = [*command, json.dumps(list(prompt)), str(GENERATED), repr(begun)]
-    done = subprocess.run(whole, env=environment, capture_output=True, text=True, timeout=60 * _MINUTES)
+    try:
+        done = subprocess.run(
+            whole, env=environment, capture_output=True, text=True, errors="replace", timeout=60 * _MINUTES
+        )
+    except subprocess.TimeoutExpired:
+        raise MsedgeError(f"{name} has not ended after {_MINUTES} minutes; choose a smaller model") from None
     if done.returncode:
         raise MsedgeError(f"{name} failed in its process: {(done.stderr or done.stdout).strip()[-500:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    try:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise MsedgeError(f"{name} printed no figures in its process: {done.stdout.strip()[-500:]}") from None
     return found
 
 

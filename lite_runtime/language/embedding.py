@@ -1,8 +1,10 @@
 """Vectors of texts: texts that mean about the same have vectors of about the same direction.
 
-model = EmbeddingModel.load("model.mslite", threads=2)
-vectors = model.embed(["How warm is it?", "What is the temperature?"])      # float32 [2, dimensions]
-vectors @ vectors.T                                                         # cosines, if vectors have length 1
+    model = EmbeddingModel.load("model.mslite", threads=2)
+    vectors = model.embed(["How warm is it?", "What is the temperature?"])      # float32 [2, dimensions]
+    vectors @ vectors.T                                                         # cosines, if vectors have length 1
+
+`recipe` says what makes a vector of a text, `groups` which texts share a run.
 """
 
 from __future__ import annotations
@@ -29,10 +31,8 @@ KINDS = 64
 """Sizes of runs that stay planned."""
 TINY = 1e-12
 """Shorter vectors are divided by this, as torch.nn.functional.normalize does."""
-
-
 _MEASURING = "DynamicQuantizeLinear"
-"""An operator that takes one range from all texts of a run, unless it is told to keep them apart: then each text has a
+"""An operator that takes one range from all texts of a run, unless it is told to keep rows apart: then each text gets a
 run of its own."""
 
 

@@ -82,8 +82,13 @@ class Engine:
         """By signature and size, the least recently used first."""
         self.layout = layout(self.about)
         """Of adapters; None if the model takes none."""
+        if type(adapters) is not int or not 0 <= adapters < 1 << 20:
+            raise InputError(f"adapters: expected a number of slots from 0, got {adapters!r}")
         self.slots = 0 if self.layout is None else adapters
-        self._adapters = _zeros((self.slots, self.layout.size if self.layout is not None else 0), "float32")
+        try:
+            self._adapters = _zeros((self.slots, 0 if self.layout is None else self.layout.size), "float32")
+        except MemoryError:
+            raise InputError(f"no memory for {adapters} adapters; load it with fewer (adapters=…)") from None
         self._free = list(range(self.slots - 1, -1, -1))
 
     @property
@@ -265,6 +270,8 @@ class Engine:
         ends[len(work) :] = at
         binding()
         logits = binding.outputs["logits"]
+        if logits.shape != (len(rows), self.about["vocabulary"]):
+            raise InputError(f"expected logits of {self.about['vocabulary']} tokens, got shape {list(logits.shape)}")
         starts = np.cumsum([0, *wanted])
         return [logits[a:b].copy() for a, b in pairwise(starts)]
 
@@ -339,6 +346,7 @@ def described(model: Model) -> Mapping[str, Any]:
         "context": type(context) is int and 0 < context <= _MOST_CONTEXT,
         "stop": isinstance(stop, list | tuple) and len(stop) <= _MOST_STOPS and all(map(token, stop)),
         "bos": about.get("bos") is None or token(about["bos"]),
+        "template": about.get("template") is None or isinstance(about["template"], str),
         "its inputs": takes_tokens(model.inputs()) and "predict" not in model.bundle.uses,
         "logits of its vocabulary": _gives_logits(model.outputs(), size),
         "graphs that take its adapters": layout(about) is None or _takes_adapters(model),
@@ -364,11 +372,11 @@ def takes_tokens(inputs: Items[Value]) -> bool:
 
 
 def _gives_logits(outputs: Items[Value], vocabulary: int) -> bool:
-    """Whether logits float32 [wanted, vocabulary] are the only output."""
+    """Whether logits float32 [wanted, vocabulary] are the only output; a run checks their width if it is open."""
     if [(v.name, v.dtype) for v in outputs] != [("logits", "float32")]:
         return False
     shape = outputs[0].shape
-    return shape is not None and len(shape) == 2 and shape[1] == vocabulary
+    return shape is None or (len(shape) == 2 and (shape[1] == vocabulary or not isinstance(shape[1], int)))
 
 
 _RANKS = {"block_table": 2}

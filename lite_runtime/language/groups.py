@@ -10,8 +10,9 @@ __all__ = ["Group", "Sizes", "rounded"]
 
 ROWS = (1, 2, 4, 8, 16, 32)
 """Texts of a run that has open sizes. Each size is planned for itself, so there are few."""
-ROOM = 2048
-"""Tokens of a run, padding included, unless a single text has more: more bring no gain and take more memory."""
+ROOM = 512
+"""Tokens of a run, padding included, unless a single text has more. With 2048, MiniLM took the same time for a token,
+and more memory."""
 RUN = 12
 """What a run costs in itself, in tokens: it reads all weights once. MiniLM with one thread, AVX-512: 0.21 ms a token
 and 2.3 ms a run."""

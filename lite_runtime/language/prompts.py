@@ -43,7 +43,7 @@ def of_messages(
     """
     if not isinstance(messages, list | tuple) or not all(map(_is_message, messages)):
         raise InputError("messages: expected a list of objects, each with a role, a text")
-    template = about.get("template") or tokenizer.chat_template
+    template = about.get("template")
     if not template:
         raise InputError("this model has no chat template; give a prompt instead of messages")
     special = tokenizer.special

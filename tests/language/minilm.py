@@ -1,6 +1,8 @@
 """MiniLM in float32 as ONNX: the graph of the int8 file, as PyTorch exported it, with the weights of the float32 file.
 
-python -m tests.language.minilm minilm.onnx         # both come by `make models`
+    python -m tests.language.minilm minilm.onnx
+
+Both files come by `make models`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def description(chat: bool = True) -> Description:
 def talking_bundle(sizes: Sizes = Sizes(), *, seed: int = 0, chat: bool = True, **about: Any) -> bytes:  # noqa: B008
     """The file. chat: whether it has a chat template."""
     tiny = Tiny(sizes, seed=seed)
-    metadata = {"language": {**tiny.about, "template": TEMPLATE, **about}}
+    metadata = {"language": {**tiny.about, "template": TEMPLATE if chat else None, **about}}
     return bundle.write(None, tiny.graphs(), metadata=metadata, extra={"tokenizer": pack(description(chat))})
 
 

@@ -123,6 +123,12 @@ def test_a_bundle_with_a_damaged_description(change: str) -> None:
         Engine(lite_runtime.load(data))
 
 
+@pytest.mark.parametrize("adapters", [-1, True, 2.0, 1 << 20])
+def test_numbers_of_slots_that_are_none(adapters: Any) -> None:
+    with pytest.raises(InputError, match="adapters: expected a number of slots from 0"):
+        engine(adapters=adapters)
+
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 

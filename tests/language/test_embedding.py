@@ -65,12 +65,27 @@ def test_a_vector_depends_on_its_text_alone() -> None:
     assert np.abs(alone - together).max() < 1e-6 and np.abs(again - together).max() < 1e-6
 
 
-def test_one_range_for_all_texts_of_a_run_is_no_range_of_several() -> None:
+def by_range(data: bytes, *, kept: bool) -> bytes:
+    """A dynamically quantised bundle, with a range for each row or one for all texts of a run."""
+    held = bundle.read(data)
+    graph = held.signatures["predict"]
+    measuring = [node.op == "DynamicQuantizeLinear" for node in graph.nodes]
+    assert any(measuring) and all(node.attrs["kept"] == 2 for node in graph.nodes if node.op == "DynamicQuantizeLinear")
+    attrs = {} if not kept else {"kept": 2}
+    nodes = tuple(n.replace(attrs=attrs) if m else n for n, m in zip(graph.nodes, measuring, strict=True))
+    return bundle.write(
+        None, {"predict": graph.replace(nodes=nodes)}, metadata={KEY: held.metadata[KEY]},
+        extra={"tokenizer": held.section("tokenizer")},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["a range for each row", "one range for all texts"])
+def test_ranges_of_texts_are_their_own(kept: bool) -> None:
     made = convert(encoder(), embedding=Embedding(tokenizer_json()), quantize="dynamic").bundle
-    model = EmbeddingModel.load(made, threads=1)
-    assert {"DynamicQuantizeLinear"} <= {node.op for node in model.model.bundle.signatures["predict"].nodes}
+    model = EmbeddingModel.load(by_range(made, kept=kept), threads=1)
     alone = np.concatenate([model.embed([text]) for text in TEXTS])
     assert np.array_equal(model.embed(TEXTS), alone)
+    assert np.array_equal(model.embed(TEXTS[::-1])[::-1], alone)
 
 
 def test_threads_do_not_change_vectors() -> None:

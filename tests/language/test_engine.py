@@ -156,7 +156,8 @@ def test_a_bundle_that_holds_no_language_model() -> None:
         {"context": "many"}, {"context": True}, {"context": 0}, {"context": 1 << 25}, {"context": 5.0},
         {"vocabulary": True}, {"vocabulary": 301}, {"vocabulary": -1}, {"vocabulary": None},
         {"stop": 2}, {"stop": [300]}, {"stop": [True]}, {"stop": [-1]}, {"stop": ["</s>"]}, {"stop": [2] * 1000},
-        {"bos": 300}, {"bos": True}, {"bos": "<s>"},
+        {"bos": 300}, {"bos": True}, {"bos": "<s>"}, {"template": 5},
+        {"template": ["{{ a }}"]},
     ],
 )  # fmt: skip
 def test_metadata_that_are_wrong(wrong: dict[str, Any]) -> None:
@@ -192,6 +193,20 @@ def graph_with(**changes: Value) -> bytes:
 def test_graphs_that_do_not_take_what_an_engine_gives(changes: dict[str, Value], words: str) -> None:
     with pytest.raises(InputError, match=words):
         Engine(lite_runtime.load(graph_with(**changes)))
+
+
+def test_logits_of_another_width_than_said() -> None:
+    """Where the graph does not say it, the first run notices."""
+    graph = TINY.graph
+    for shape in (("wanted", None), None):
+        open_ = Graph(graph.inputs, (Value("logits", "float32", shape),), graph.nodes, graph.constants)
+        right = bundle.write(None, {"predict": open_}, metadata={"language": TINY.about})
+        one = Engine(lite_runtime.load(right))
+        one.run([Part(one.start(), [1, 2])])
+        wrong = bundle.write(None, {"predict": open_}, metadata={"language": {**TINY.about, "vocabulary": 200}})
+        one = Engine(lite_runtime.load(wrong))
+        with pytest.raises(InputError, match="expected logits of 200 tokens"):
+            one.run([Part(one.start(), [1, 2])])
 
 
 @pytest.mark.parametrize("positions", [0, -1, True, "many", 2.0])

@@ -189,8 +189,8 @@ class Tiny:
         return {
             "architecture": "llama", "name": "tiny", "context": s.context, "vocabulary": s.vocabulary,
             "width": s.width, "layers": s.layers, "heads": s.heads, "kv_heads": s.kv_heads, "head_size": s.size,
-            "page": 16, "cache": self.cache, "window": 0, "activations": "int8" if self.integers else "float32",
-            "stop": [2], "bos": 1, "add_bos": False, "template": None,
+            "cache": self.cache, "window": 0, "activations": "int8" if self.integers else "float32",
+            "stop": [2], "bos": 1, "template": None,
             "adapters": {
                 "rank": RANK, "factor": FACTOR,
                 "targets": [{"name": t.name, "inputs": t.inputs, "outputs": t.outputs} for t in self.targets],

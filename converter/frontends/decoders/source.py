@@ -18,7 +18,6 @@ from converter.frontends.decoders.tensors import Tensors
 from converter.frontends.decoders.weights import Matrix
 from converter.frontends.loaded import Loaded
 from lite_runtime.language.tokenizers import SECTION, Description, pack
-from lite_runtime.operators.language import PAGE
 
 if TYPE_CHECKING:
     from converter.training.options import Lora
@@ -64,7 +63,6 @@ class LanguageModel:
     ignored: Iterable[str] = ()
     stop: tuple[int, ...] = ()
     bos: int | None = None
-    add_bos: bool = False
     template: str | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
     """The file's own words on where it comes from: license and others."""
@@ -99,9 +97,9 @@ def loaded(model: LanguageModel, format: str, settings: Settings) -> Loaded:
     described = {
         "architecture": decoder.architecture, "name": decoder.name, "context": decoder.context,
         "vocabulary": decoder.vocabulary, "width": decoder.width, "layers": decoder.layers, "heads": decoder.heads,
-        "kv_heads": decoder.kv_heads, "head_size": decoder.head_size, "page": PAGE, "cache": "float16",
+        "kv_heads": decoder.kv_heads, "head_size": decoder.head_size, "cache": "float16",
         "window": max(windows, default=0), "activations": settings.activations, "stop": list(model.stop),
-        "bos": model.bos, "add_bos": _begins(model), "template": model.template, "source": dict(model.origin),
+        "bos": model.bos, "template": _template(model), "source": dict(model.origin),
     }  # fmt: skip
     trained = None
     if settings.lora is not None:
@@ -114,12 +112,10 @@ def loaded(model: LanguageModel, format: str, settings: Settings) -> Loaded:
         "context": decoder.context, "layers": decoder.layers, "cache_bytes_per_token": decoder.cache_bytes(),
         "stored": dict(kinds),
     }  # fmt: skip
-    sections = {} if model.tokenizer is None else {SECTION: pack(model.tokenizer)}
+    sections = {} if model.tokenizer is None else {SECTION: pack(model.tokenizer._replace(chat_template=""))}
     return Loaded(models, {KEY: described}, format, sections=sections, language=facts, trained=trained)
 
 
-def _begins(model: LanguageModel) -> bool:
-    """Whether texts begin with bos: what the tokenizer does, if there is one."""
-    if model.tokenizer is None:
-        return model.add_bos
-    return model.bos is not None and list(model.tokenizer.template["single"][:1]) == [model.bos]
+def _template(model: LanguageModel) -> str | None:
+    """The chat template, which the bundle holds once: in its metadata."""
+    return model.template or (model.tokenizer.chat_template if model.tokenizer is not None else "") or None

@@ -64,7 +64,6 @@ def _model(file: File, title: str) -> LanguageModel:
         ignored=_IGNORED,
         stop=tuple(dict.fromkeys(end for end in ends if end is not None)),
         bos=bos,
-        add_bos=keys.flag("tokenizer.ggml.add_bos_token", keys.text("tokenizer.ggml.model") == "llama"),
         template=keys.text("tokenizer.chat_template"),
         origin=_origin(keys, title),
         tokenizer=_tokenizer(file.metadata),

@@ -16,7 +16,7 @@ import numpy as np
 
 from converter.errors import ConvertError
 from converter.frontends.gguf.blocks import TYPES, Type
-from lite_runtime._mapping import mapped
+from converter.frontends.loaded import viewed
 
 __all__ = ["File", "Tensor", "Value", "read"]
 
@@ -54,17 +54,7 @@ class File(NamedTuple):
 
 def read(source: str | os.PathLike[str] | bytes) -> File:
     """The contents of a path, which is mapped, or of bytes. Raises ConvertError for what is not a sound file."""
-    if isinstance(source, bytes):
-        return _parse(memoryview(source))
-    try:
-        data = mapped(source)
-    except FileNotFoundError:
-        raise ConvertError(f"no file at {source}; check the path") from None
-    except OSError as error:
-        raise ConvertError(f"cannot read {source}: {error.strerror or error}") from None
-    if data is None:
-        raise ConvertError(f"{source}: expected a file, got a folder or device; give the path of a file")
-    return _parse(data)
+    return _parse(memoryview(source) if isinstance(source, bytes) else viewed(source))
 
 
 def _parse(data: memoryview) -> File:

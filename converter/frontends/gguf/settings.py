@@ -58,10 +58,6 @@ class Keys:
         found: str | None = self._get(key, (str,), "a text", default)
         return found
 
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        return bool(self._get(key, (bool,), "true or false", default))
-
 
 _NEEDED = object()
 

@@ -26,7 +26,7 @@ from converter.frontends.decoders import (
     roles,
 )
 from converter.frontends.language import from_sentencepiece, from_tokenizer_json
-from converter.frontends.loaded import Loaded
+from converter.frontends.loaded import Loaded, viewed
 from converter.frontends.loaded import read as contents
 from converter.frontends.safetensors.config import Config, decoder_of
 from converter.frontends.safetensors.reader import Tensor, read
@@ -65,7 +65,6 @@ def load(source: str | os.PathLike[str] | bytes, *, language: Settings | None = 
         ignored=ignored,
         stop=_stop(folder, config, decoder.vocabulary),
         bos=config.count("bos_token_id", least=0) if config.has("bos_token_id") else None,
-        add_bos=written.flag("add_bos_token", False),
         template=_template(folder, written),
         origin={"file": folder.resolve().name},
         tokenizer=_tokenizer(folder, written),
@@ -79,11 +78,11 @@ def _json(path: Path, needed: bool = True) -> dict[str, Any]:
         if not needed:
             return {}
         raise ConvertError(f"{path.parent}: expected {path.name} beside the weights, got none; give the model's folder")
-    data = contents(path)
+    data = viewed(path)
     if len(data) > _MAX_JSON:
         raise ConvertError(f"{path.name}: expected at most {_MAX_JSON} bytes, got {len(data)}")
     try:
-        found = json.loads(data.decode("utf-8"))
+        found = json.loads(str(data, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise ConvertError(f"{path.name}: expected JSON, got {str(error)[:80]}; download it again") from None
     if not isinstance(found, dict):

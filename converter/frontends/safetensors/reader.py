@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from converter.errors import ConvertError
-from lite_runtime._mapping import mapped
+from converter.frontends.loaded import viewed
 
 __all__ = ["Tensor", "read"]
 
@@ -41,15 +41,7 @@ def read(source: str | os.PathLike[str] | bytes) -> dict[str, Tensor]:
     """The tensors by name of a path, which is mapped, or of bytes. Raises ConvertError for what is not a sound file."""
     if isinstance(source, bytes):
         return _parse(memoryview(source), "the file")
-    try:
-        data = mapped(source)
-    except FileNotFoundError:
-        raise ConvertError(f"no file at {source}; check the path") from None
-    except OSError as error:
-        raise ConvertError(f"cannot read {source}: {error.strerror or error}") from None
-    if data is None:
-        raise ConvertError(f"{source}: expected a file, got a folder or device; give the path of a file")
-    return _parse(data, os.path.basename(os.fspath(source)))
+    return _parse(viewed(source), os.path.basename(os.fspath(source)))
 
 
 def _parse(data: memoryview, where: str) -> dict[str, Tensor]:

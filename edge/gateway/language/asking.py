@@ -63,11 +63,9 @@ class Asking(Arrival):
         self._wish: Wish = wish
         answers = sum(map(len, wish.requests))
         self._left, self._figures = answers, gateway.languages.figures(served.name, served.version)
-        tokenizer, template = host.model.tokenizer, None
-        if wish.tools:
-            template = host.model.about.get("template") or (tokenizer.chat_template if tokenizer is not None else "")
+        template = host.model.about.get("template") if wish.tools else None
         called = served.name if person is None else f"{served.name}:{person}"
-        self._form: Form = self._reply(called, answers, wish.top, tokenizer, template)
+        self._form: Form = self._reply(called, answers, wish.top, host.model.tokenizer, template)
         timeout = served.config.timeout or gateway.settings.batching.timeout or inf
         owner, first = gateway.owner(self._ask), 0
         for requests in wish.requests:

@@ -169,7 +169,7 @@ class Host:
         try:
             while work := self._next():
                 self._run(work)
-        except Exception as error:  # a bug: nobody is left waiting, and new requests are refused
+        except Exception as error:  # thread: nobody is left waiting, and new requests are refused
             with self._turn:
                 self._closing, self._why = True, "the model stopped after an internal error; load it again"
                 self._deliver(self._failed(list(self._places), error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_what_cannot_be_measured(model: Path, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "node-llama-cpp").mkdir()
     monkeypatch.setattr(language.shutil, "which", lambda name: "false")
     assert "llama.cpp failed in its process" in msedge(*asked, code=3)[1]
+    monkeypatch.setattr(language.shutil, "which", lambda name: "true")
+    assert "llama.cpp printed no figures" in msedge(*asked, code=3)[1]
+    monkeypatch.setattr(language.shutil, "which", lambda name: sys.executable)
+    (tmp_path / "_tokens.mjs").write_text("while True: pass")
+    (tmp_path / "_tokens.py").write_text("""print('{"tokens": []}')""")
+    monkeypatch.setattr(language, "_SCRIPT", tmp_path / "_tokens.py")
+    monkeypatch.setattr(language, "_MINUTES", 0.01)
+    assert "llama.cpp has not ended after 0.01 minutes" in msedge(*asked, code=3)[1]
+    monkeypatch.undo()
     small = tmp_path / "small.mslite"
     small.write_bytes(talking_bundle())
     assert "a context of 576 tokens" in msedge("bench", small, code=3)[1]

@@ -16,11 +16,12 @@ from converter.frontends.gguf import load
 from converter.frontends.gguf.blocks import TYPES
 from lite_runtime import bundle
 from lite_runtime.graph import Array
+from lite_runtime.language import LanguageModel
 from lite_runtime.reference.blocked import Blocks, weights
 from tests.converter.frontends.decoders import gguf_bytes
 from tests.converter.frontends.decoders.by_transformers import tokens
 from tests.converter.frontends.decoders.checkpoints import BFLOAT16, config, folder, gguf_file, tensors
-from tests.converter.frontends.decoders.gguf_bytes import Stored, scalar
+from tests.converter.frontends.decoders.gguf_bytes import Stored, array, scalar
 from tests.converter.frontends.decoders.plain import logits
 from tests.converter.frontends.decoders.running import logits_of
 from tests.converter.frontends.decoders.test_gguf_reader import random_blocks
@@ -235,13 +236,51 @@ def test_metadata_and_commands(tmp_path: Path) -> None:
     about = held.metadata["language"]
     assert about == {
         "architecture": "gemma2", "name": "tiny", "context": 100, "vocabulary": 199, "width": 64, "layers": 3,
-        "heads": 4, "kv_heads": 2, "head_size": 32, "page": 16, "cache": "float16", "window": 9, "activations": "int8",
-        "stop": [], "bos": None, "add_bos": False, "template": None, "source": {"file": "tiny.gguf"},
+        "heads": 4, "kv_heads": 2, "head_size": 32, "cache": "float16", "window": 9, "activations": "int8",
+        "stop": [], "bos": None, "template": None, "source": {"file": "tiny.gguf"},
     }  # fmt: skip
     shown = run("inspect", out)
     assert "architecture gemma2, layers 3" in shown and "768 B for each token" in shown
     assert json.loads(run("inspect", out, "--json"))["metadata"]["language"]["context"] == 100
     assert run("convert", source, "-o", out, "--json")
+
+
+def written(model: str, **flags: bool) -> dict[str, bytes]:
+    """A tokenizer in GGUF's metadata: three letters, what two of them make, bos and eos."""
+    names = ["<unk>", "<s>", "</s>", "a", "b", "c", "ab", "\u2581", *(f"[{i}]" for i in range(82))]
+    return {
+        "tokenizer.ggml.model": scalar(8, model),
+        "tokenizer.ggml.pre": scalar(8, "smollm"),
+        "tokenizer.ggml.tokens": array(8, names),
+        "tokenizer.ggml.token_type": array(5, [2, 3, 3, *[1] * 87]),
+        "tokenizer.ggml.scores": array(6, [0.0] * 90),
+        "tokenizer.ggml.merges": array(8, ["a b"]),
+        "tokenizer.ggml.bos_token_id": scalar(4, 1),
+        "tokenizer.ggml.eos_token_id": scalar(4, 2),
+        "tokenizer.chat_template": scalar(8, "{{ bos_token }}{{ messages[0].content }}"),
+        **{f"tokenizer.ggml.{name}": scalar(7, flag) for name, flag in flags.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "begins"),
+    [
+        ("llama", {"add_bos_token": True}, [1]), ("llama", {}, [1]), ("llama", {"add_bos_token": False}, []),
+        ("gpt2", {"add_bos_token": True}, [1]), ("gpt2", {}, []), ("gpt2", {"add_bos_token": False}, []),
+    ],
+)  # fmt: skip
+def test_prompts_begin_with_bos_where_the_file_says_so(model: str, flags: dict[str, bool], begins: list[int]) -> None:
+    """As llama.cpp adds it: by the file's flag, and without one for SentencePiece's models. Chats have that of their
+    template, which the bundle holds once."""
+    made = convert(gguf_bytes.file({**metadata(), **written(model, **flags)}, stored([8]))).bundle
+    words = LanguageModel.load(made)
+    assert words.tokens("ab")[: len(begins)] == begins and words.tokens("ab").count(1) == len(begins)
+    assert words.tokens(messages=[{"role": "user", "content": "ab"}]).count(1) == 1
+    about = bundle.read(made).metadata["language"]
+    assert about["template"].startswith("{{ bos_token }}") and not {"add_bos", "page"} & set(about)
+    assert words.tokenizer is not None and words.tokenizer.chat_template == ""
+    pieces = list(words.generate("ab", max_tokens=3))
+    assert pieces[-1].statistics is not None and pieces[-1].statistics.prompt_tokens == len(words.tokens("ab"))
 
 
 def test_texts_of_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_chat_template_and_the_ends_of_texts(tmp_path: Path) -> None:
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 2]}))
     said = bundle.read(convert(path, context=100).bundle).metadata["language"]
     assert said["stop"] == (7, 2, 5) or list(said["stop"]) == [7, 2, 5]
-    assert said["template"] == "{{ text }}" and said["add_bos"] is True and said["bos"] == 1
+    assert said["template"] == "{{ text }}" and said["bos"] == 1
     assert said["context"] == 100 and said["source"]["file"] == "tiny"
     (path / "chat_template.jinja").write_text("another")
     assert bundle.read(convert(path).bundle).metadata["language"]["template"] == "another"

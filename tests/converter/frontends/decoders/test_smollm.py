@@ -59,7 +59,7 @@ def test_logits_are_those_of_plain_numpy(file: Path, made: Conversion) -> None:
 
 def test_what_the_bundle_says(file: Path, made: Conversion) -> None:
     about = bundle.read(made.bundle).metadata["language"]
-    assert about["stop"] == [2] and about["bos"] == 1 and about["add_bos"] is False
+    assert about["stop"] == [2] and about["bos"] == 1
     assert about["template"].startswith("{% for message in messages %}") and about["source"]["license"] == "apache-2.0"
     assert made.report.language["cache_bytes_per_token"] == 23_040
     assert made.report.language["stored"] == {"Q8_0": 1, "F32": 61, "Q4_1": 210}
