@@ -15,7 +15,7 @@ from federated.learner import Batch
 if TYPE_CHECKING:
     from lite_runtime.language import Tokenizer
 
-__all__ = ["IGNORED", "of_texts", "windows", "write"]
+__all__ = ["IGNORED", "of_texts", "windows", "write_shards"]
 
 INPUT = "input_ids"
 IGNORED = -1
@@ -40,7 +40,7 @@ def of_texts(tokenizer: Tokenizer, texts: Mapping[str, str], length: int, least:
     return {name: windows(ids, length) for name, ids in encoded.items() if len(ids) >= max(2, least)}
 
 
-def write(path: Path, fleet: Mapping[str, Batch]) -> None:
+def write_shards(path: Path, fleet: Mapping[str, Batch]) -> None:
     """An .npz that `data.shards` may name. Raises FederatedError for a fleet without devices."""
     if not fleet:
         raise FederatedError(f"{path}: expected the texts of at least one device, got none that is long enough")

@@ -46,16 +46,17 @@ def _head(report: Report) -> str:
 def _facts(report: Report) -> str:
     pairs = []
     for group, words in GROUPS.items():
-        if (told := _last(report, group, "perplexity")) is not None:
-            after, before = ("∞" if told[when] is None else f"{told[when]:.2f}" for when in ("after", "before"))
-            pairs.append((after, f"perplexity on {words} after adapting; {before} before"))
+        told = _last(report, group, "perplexity")
+        if told is not None:
+            then, first = ("∞" if told[when] is None else f"{told[when]:.2f}" for when in ("after", "before"))
+            pairs.append((then, f"perplexity on {words} after adapting; {first} before"))
         summary = _last(report, group)
         if summary is not None:
             before, after = summary["accuracy_before"], summary["accuracy_after"]
             for figure, of in (("mean", "mean accuracy on"), ("worst_decile", "worst tenth of")):
                 if after[figure] is not None:
-                    told = f"{of} {words} after adapting; {_share(before[figure])} before"
-                    pairs.append((_share(after[figure]), told + (", with noise" if summary.get("noisy") else "")))
+                    said = f"{of} {words} after adapting; {_share(before[figure])} before"
+                    pairs.append((_share(after[figure]), said + (", with noise" if summary.get("noisy") else "")))
     every = [*report["rows"], *report.get("given_up", ())]  # totals contain the rounds that returns gave up
     rounds = max(1, len(every))
     pairs += [

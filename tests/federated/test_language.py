@@ -75,7 +75,7 @@ def fleet(folder: Path, devices: int = 10) -> dict[str, Batch]:
         for _ in range(20 + 9 * at):
             tokens.append((tokens[-1] * 3 + 1) % 7 if rng.random() < 0.9 else int(rng.integers(7)))
         found[f"speaker-{at}"] = texts.windows(tokens, LENGTH)
-    texts.write(folder / "speakers.npz", found)
+    texts.write_shards(folder / "speakers.npz", found)
     return found
 
 
@@ -109,14 +109,14 @@ def test_texts_become_the_examples_of_devices(tmp_path: Path) -> None:
     spoken = {"ophelia": "abcdefgh", "echo": "ab", "guard": "abc"}
     found = texts.of_texts(Letters(), spoken, 4, least=3)  # type: ignore[arg-type]
     assert list(found) == ["guard", "ophelia"]
-    texts.write(tmp_path / "devices.npz", found)
+    texts.write_shards(tmp_path / "devices.npz", found)
     again = shards(tmp_path / "devices.npz")
     assert list(again) == list(found)
     for name, data in found.items():
         np.testing.assert_array_equal(again[name].labels, data.labels)
         np.testing.assert_array_equal(again[name].inputs["input_ids"], data.inputs["input_ids"])
     with pytest.raises(FederatedError, match="at least one device"):
-        texts.write(tmp_path / "none.npz", texts.of_texts(Letters(), spoken, 4, least=99))  # type: ignore[arg-type]
+        texts.write_shards(tmp_path / "none.npz", texts.of_texts(Letters(), spoken, 4, least=99))  # type: ignore[arg-type]
 
 
 def test_evaluation_counts_tokens_in_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
