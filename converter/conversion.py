@@ -75,6 +75,7 @@ def convert(
     integers: frontends.Integers | None = None,
     activations: Activations | None = None,
     context: int | None = None,
+    keep_w8: Sequence[str] | None = None,
     explain: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -84,7 +85,8 @@ def convert(
     of PyTorch, scikit-learn, XGBoost, LightGBM or Keras. `examples`: inputs to record such an object with: for a
     PyTorch module tensors by input name, whose first dimension stays open; for a scikit-learn estimator rows, if
     its inputs are not one array of float32. `quantize`: a mode of `converter.quantize.MODES`, or `Options` for
-    every setting. `calibration`: data of `converter.quantize.calibration_data`; int8 and int16x8 need it.
+    every setting. `calibration`: data of `converter.quantize.calibration_data`; int8 and int16x8 need it. Of a language
+    model it is a text, as a path or as token ids; w8 and w4 then round by GPTQ and the report has perplexities.
     `accuracy`: how much of which metric may be lost; layers then keep the precision that this needs. `trainable`:
     makes a bundle that devices can train; globs of the initialisers to train, or `Training` for every setting.
     `processing`: the processing before and after the model in the gateway, see `lite_runtime.bundle.processing`.
@@ -92,7 +94,8 @@ def convert(
     between runs, zeros at first (.tflite files say so themselves). `integers`: how quantised operators of a .tflite
     file round, "exact" or "litert"; LiteRT's by default, except where the model is changed further (`to`, `quantize`,
     `trainable`). `activations`: what a language model's products with weights in blocks read, "int8" (blocks of 8-bit
-    integers; by default) or "float32"; `context`: its most tokens, by default the file's. `explain`: also compare the
+    integers; by default) or "float32"; `context`: its most tokens, by default the file's; `keep_w8`: globs of its
+    products ("layer.0.down", "embedding") or their roles ("down") that get 8 bits in w4. `explain`: also compare the
     quantised model with the float one layer by layer, on calibration rows (random inputs without any), and plan a run
     for its memory.
     Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime
@@ -104,11 +107,13 @@ def convert(
     options = _options(quantize)
     start = time.perf_counter()
     arithmetic = _integers(integers, to, options, trainable)
-    own = {"activations": activations, "context": context}
+    own = {"activations": activations, "context": context, "keep_w8": None if keep_w8 is None else tuple(keep_w8)}
     loaded = frontends.load(source, examples, integers=arithmetic, language=language.settings(options, own))
-    given = {"to": to != "mslite", "calibration": calibration, "accuracy": accuracy, "input_shapes": input_shapes,
-             "trainable": trainable, "processing": processing, "state": state}  # fmt: skip
+    given = {"to": to != "mslite", "input_shapes": input_shapes, "trainable": trainable, "processing": processing,
+             "state": state}  # fmt: skip
     language.check(loaded, options, own, given)
+    if loaded.language and (calibration is not None or accuracy is not None):
+        loaded = language.calibrated(loaded, options, own, calibration, accuracy, progress)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}

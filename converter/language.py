@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from converter import frontends
-from converter.errors import ConvertError
-from converter.frontends.decoders import Rounding, Settings
-from converter.quantize import Mode, Options
+from converter.errors import ConvertError, QuantizeError
+from converter.frontends import decoders
+from converter.frontends.decoders import Dense, Matrix, Rounding, Settings
+from converter.quantize import Mode, Options, Progress
+from converter.quantize.accuracy.budget import Budget
+from converter.quantize.accuracy.evaluation import Accuracy
+from converter.quantize.language.gptq import calibrated as gptq
+from converter.quantize.language.mixes import mixed
+from converter.quantize.language.parts import Parts
+from converter.quantize.language.texts import windows
 
-__all__ = ["check", "settings"]
+__all__ = ["METRIC", "calibrated", "check", "settings"]
 
+METRIC = "perplexity"
 _WEIGHTS: Mapping[Mode, Rounding] = {"none": "none", "w8": "w8", "w4": "w4"}
 """Mode -> what dense matrices become. Matrices that a file has in blocks stay as they are."""
 
@@ -19,7 +28,10 @@ _WEIGHTS: Mapping[Mode, Rounding] = {"none": "none", "w8": "w8", "w4": "w4"}
 def settings(options: Options, own: Mapping[str, Any]) -> Settings:
     """How a language model's front end builds the graph; `own`: the options of language models by name, None where not
     given. Raises ConvertError for values that are not allowed."""
-    return Settings(_WEIGHTS.get(options.mode, "none"), **{name: v for name, v in own.items() if v is not None})
+    return Settings(
+        _WEIGHTS.get(options.mode, "none"), keep_float=options.keep_float,
+        **{name: value for name, value in own.items() if value is not None},
+    )  # fmt: skip
 
 
 def check(loaded: frontends.Loaded, options: Options, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -35,7 +47,52 @@ def check(loaded: frontends.Loaded, options: Options, own: Mapping[str, Any], gi
             f"quantize: expected one of {', '.join(_WEIGHTS)} for a language model, got {options.mode!r}"
         )
     used = [name for name, value in given.items() if value]
-    if options != Options(mode=options.mode):
+    if options != Options(mode=options.mode, keep_float=options.keep_float):
         used.append("settings of the quantiser")
     if used:
         raise ConvertError(f"{', '.join(used)}: expected none for a language model, whose graph is fixed; omit them")
+    if options.mode == "none" and options.keep_float:
+        raise ConvertError("keep_float: expected none with quantize 'none', which rounds nothing; omit it")
+    if options.mode != "w4" and own["keep_w8"]:
+        raise ConvertError(f"keep_w8: expected quantize 'w4', got {options.mode!r}; omit it")
+
+
+def calibrated(
+    loaded: frontends.Loaded,
+    options: Options,
+    own: Mapping[str, Any],
+    calibration: Any,
+    accuracy: Accuracy | None,
+    progress: Progress | None = None,
+) -> frontends.Loaded:
+    """A language model, its dense matrices rounded by GPTQ on the text `calibration`, in a mix of precisions that meets
+    `accuracy` if that is given; its facts say what it cost. Raises ConvertError, QuantizeError."""
+    if accuracy is not None and (accuracy.metric not in (None, METRIC) or accuracy.labels is not None):
+        raise QuantizeError(f"metric: expected {METRIC} of a language model, without labels, got {accuracy.metric!r}")
+    if calibration is None:
+        raise QuantizeError("accuracy: expected a text to calibrate on and to measure with, got none; give calibration")
+    if options.mode == "none":
+        raise QuantizeError("calibration: expected quantize 'w8' or 'w4', got 'none', which rounds nothing; omit it")
+    wanted = settings(options, own)
+    if not loaded.language["products"]:
+        raise QuantizeError(
+            f"calibration: expected matrices of floats, got {', '.join(loaded.language['stored'])}, which stay as they "
+            "are; convert the original, or omit it"
+        )
+    text = windows(loaded.decoder, calibration, None if accuracy is None else accuracy.data)
+    found = gptq(loaded.decoder, wanted, text, progress)
+    made, facts = (
+        found.made,
+        {**found.facts(), "tokens": {"calibration": text.calibration.size, "held": text.held.size}},
+    )
+    if accuracy is not None:
+        mix = mixed(
+            Parts(loaded.decoder, wanted, text.length), text, found, Budget.parse(accuracy.budget, False), progress
+        )
+        made, facts = mix.made, {**facts, **mix.facts(found)}
+
+    def rounded(product: str, matrix: Dense) -> Matrix:
+        return made.get(product, matrix)
+
+    again = decoders.loaded(loaded.decoder, loaded.format, wanted, rounded)
+    return replace(again, language={**again.language, "rounding": facts})

@@ -40,6 +40,8 @@ class Loaded:
     """Further sections of the bundle, by name."""
     language: Mapping[str, Any] = field(default_factory=dict)
     """Of a language model, whose graph needs no optimising and is not quantised further: facts for the report."""
+    decoder: Any = None
+    """Of a language model, what its file holds: a `decoders.LanguageModel`, from which other graphs can be made."""
 
 
 _PIECE = 1 << 24

@@ -31,7 +31,7 @@ def convert(
     keep_float: option.KeepFloat = None,
     io: option.Io = "float32",
     accuracy_budget: option.AccuracyBudget = None,
-    metric: option.Metric = "agreement",
+    metric: option.Metric = None,
     evaluation: option.Evaluation = None,
     trainable: option.Trainable = None,
     lora: option.LoraRank = None,
@@ -48,6 +48,7 @@ def convert(
     integers: option.Integers = None,
     activations: option.Activations = None,
     context_size: option.Context = None,
+    keep_w8: option.KeepW8 = None,
     to: option.Target = "mslite",
     report: option.ReportFile = None,
     input_shape: InputShapes = None,
@@ -93,6 +94,7 @@ def convert(
         integers=integers,
         activations=activations,
         context=context_size,
+        keep_w8=keep_w8 or None,
         explain=report is not None,
         progress=_progress,
     )
@@ -207,7 +209,28 @@ def _language(report: Report) -> list[tuple[str, str]]:
     return [
         ("model", f"{found['layers']} layers, texts of up to {found['context']} tokens, {cache} of cache for each"),
         ("tensors", stored),
+        *_rounding(found.get("rounding")),
     ]
+
+
+def _rounding(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Of a language model that was rounded by a text: what that cost."""
+    if not found:
+        return []
+    counts: dict[str, int] = {}
+    for kinds in found["mix"].values():
+        for kind, count in kinds.items():
+            counts[kind] = counts.get(kind, 0) + count
+    scores = ", ".join(f"{way} {score:.2f}" for way, score in found["perplexity"].items())
+    rows = [
+        ("products", ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))),
+        ("perplexity", f"{scores}, on {found['tokens']['held']} tokens that were held out"),
+    ]
+    budget = found.get("budget")
+    if budget:
+        tried = f"{budget['trials']} combinations measured"
+        rows.append(("accuracy", f"{budget['lost']:.3g} lost, {budget['limit']:.3g} allowed; {tried}"))
+    return rows
 
 
 def _training(report: Report) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ __all__ = [
     "Integers",
     "Io",
     "KeepFloat",
+    "KeepW8",
     "LearningRate",
     "LoraRank",
     "Loss",
@@ -55,7 +56,8 @@ Calibration: TypeAlias = Annotated[
     typer.Option(
         "--calibration",
         metavar="FILE.npz|DIR",
-        help="Representative samples: arrays by input name, or a folder of arrays or images.",
+        help="Representative samples: arrays by input name, or a folder of arrays or images. "
+        "For a language model a text.",
         rich_help_panel=_PRECISION,
     ),
 ]
@@ -90,11 +92,11 @@ AccuracyBudget: TypeAlias = Annotated[
     ),
 ]
 Metric: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--metric",
-        help="agreement, error (against the float model), top1, auc, rmse (against labels), or "
-        "your own function: module:function.",
+        help="agreement (by default), error (against the float model), top1, auc, rmse (against labels), or "
+        "your own function: module:function; of language models, perplexity.",
         rich_help_panel=_ACCURACY,
     ),
 ]
@@ -103,7 +105,8 @@ Evaluation: TypeAlias = Annotated[
     typer.Option(
         "--evaluation",
         metavar="FILE.npz",
-        help="Inputs by name to measure accuracy on, with labels in the array `labels`; default: the calibration data.",
+        help="Inputs by name to measure accuracy on, with labels in the array `labels`; default: the calibration data. "
+        "For a language model a text; default: the last quarter of the calibration text.",
         rich_help_panel=_ACCURACY,
     ),
 ]
@@ -208,6 +211,15 @@ Context: TypeAlias = Annotated[
     int | None,
     typer.Option(
         "--context", min=1, metavar="N", help="Most tokens of a text; default: the model's.", rich_help_panel=_LANGUAGE
+    ),
+]
+KeepW8: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep-w8",
+        metavar="GLOB",
+        help="Products with 8 bits in --quantize w4: down, layer.0.*, embedding; repeatable.",
+        rich_help_panel=_LANGUAGE,
     ),
 ]
 Target: TypeAlias = Annotated[

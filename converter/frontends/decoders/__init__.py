@@ -12,6 +12,7 @@ from converter.frontends.decoders.decoder import MOST_LAYERS, Decoder, Rope, lla
 from converter.frontends.decoders.families import CONFIG_NAMES, GGUF_NAMES, Family, family_of, roles, windows
 from converter.frontends.decoders.graph import Activations
 from converter.frontends.decoders.source import KEY, LanguageModel, Rounding, Settings, loaded
+from converter.frontends.decoders.tensors import Rounded, Tensors
 from converter.frontends.decoders.weights import Blocked, Dense, Matrix, finite
 
 __all__ = [
@@ -27,8 +28,10 @@ __all__ = [
     "LanguageModel",
     "Matrix",
     "Rope",
+    "Rounded",
     "Rounding",
     "Settings",
+    "Tensors",
     "family_of",
     "finite",
     "llama3_divisors",

@@ -12,6 +12,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 import onnx_ir as ir
 
@@ -22,12 +25,48 @@ from converter.frontends.decoders.weights import Matrix
 from converter.ir import build
 from lite_runtime.operators.language import PAGE
 
-__all__ = ["to_ir"]
+__all__ = ["INPUTS", "embedding_to_ir", "head_to_ir", "layer_to_ir", "norm_to_ir", "to_ir"]
+
+INPUTS: Mapping[str, str] = {
+    "query": "attention_norm", "key": "attention_norm", "value": "attention_norm", "result": "attention",
+    "gate": "ffn_norm", "up": "ffn_norm", "down": "gated",
+}  # fmt: skip
+"""Role of a product in a layer -> the value in the layer's graph that it reads, after "layer.i."."""
 
 
 def to_ir(model: Decoder, tensors: Tensors, activations: Activations = "int8") -> ir.Model:
     """The model's graph. Raises ConvertError for tensors that are missing, left over, or of another shape."""
     return _Building(model, tensors, Graph(model.architecture, activations)).whole()
+
+
+def embedding_to_ir(model: Decoder, tensors: Tensors) -> ir.Model:
+    """The first part alone: input_ids (rows) to h (rows, width)."""
+    made = _Building(model, tensors, Graph("embedding", "float32"))
+    return made.g.finish(made.embedded(), ["rows", model.width])
+
+
+def layer_to_ir(
+    model: Decoder,
+    tensors: Tensors,
+    i: int,
+    activations: Activations = "int8",
+    seen: Mapping[str, int] = MappingProxyType({}),
+) -> ir.Model:
+    """A layer alone: h (rows, width), the inputs that say whose rows these are, and the layer's caches; the first
+    output is h behind the layer. `seen`: further outputs, values of `INPUTS` with their widths."""
+    return _Building(model, tensors, Graph(f"layer.{i}", activations)).layer(i, seen)
+
+
+def norm_to_ir(model: Decoder, tensors: Tensors) -> ir.Model:
+    """h (rows, width) to what the product for logits reads."""
+    made = _Building(model, tensors, Graph("norm", "float32"))
+    return made.g.finish(made.normed(), ["rows", model.width])
+
+
+def head_to_ir(model: Decoder, tensors: Tensors, activations: Activations = "int8") -> ir.Model:
+    """The last part alone: h (rows, width) to logits (rows, vocabulary)."""
+    made = _Building(model, tensors, Graph("head", activations))
+    return made.g.finish(made.logits(made.normed()), ["rows", model.vocabulary])
 
 
 class _Building:
@@ -38,27 +77,53 @@ class _Building:
 
     def whole(self) -> ir.Model:
         """From token numbers to logits."""
-        g, model, int32 = self.g, self.model, ir.DataType.INT32
-        ids = g.input("input_ids", int32, ["rows"])
-        self.sequences = [
-            g.input("cumulative_sequence_length", int32, ["ends"]),
-            g.input("past_seqlens", int32, ["sequences"]),
-            g.input("block_table", int32, ["sequences", "pages"]),
-        ]
-        wanted = g.input("logits_rows", int32, ["wanted"])
-        embedding = self.tensors.matrix("embedding", 0, model.vocabulary, model.width)
-        h = g.rows_of(embedding, ids, "embedding")
-        if model.embedding_scale != 1:
-            h = g.op("Mul", [h, self._number("embedding_scale", model.embedding_scale)], "embedding.scaled")
+        g, model = self.g, self.model
+        h = self.embedded()
+        self._take_sequences()
+        wanted = g.input("logits_rows", ir.DataType.INT32, ["wanted"])
         for i in range(model.layers):
             h = self._attention(i, h)
             h = self._feed_forward(i, h)
-        h = self._norm("norm", 0, g.op("Gather", [h, wanted], "rows", axis=0), "norm")
-        tied = not self.tensors.has("logits")
-        matrix = embedding if tied else self.tensors.matrix("logits", 0, model.vocabulary, model.width)
-        y = self._capped(h, matrix) if model.logit_softcap else g.product(h, matrix, "logits")
+        y = self.logits(self._norm("norm", 0, g.op("Gather", [h, wanted], "rows", axis=0), "norm"))
         self.tensors.check_all_used()
         return g.finish(y, ["wanted", model.vocabulary])
+
+    def layer(self, i: int, seen: Mapping[str, int]) -> ir.Model:
+        """One layer, of rows of h."""
+        h = self.g.input("h", ir.DataType.FLOAT, ["rows", self.model.width])
+        self._take_sequences()
+        y = self._feed_forward(i, self._attention(i, h))
+        return self.g.finish(y, ["rows", self.model.width], {f"layer.{i}.{name}": n for name, n in seen.items()})
+
+    def normed(self) -> ir.Value:
+        """Rows of h, normalised."""
+        return self._norm("norm", 0, self.g.input("h", ir.DataType.FLOAT, ["rows", self.model.width]), "norm")
+
+    def embedded(self) -> ir.Value:
+        """The rows of the embedding."""
+        g, model = self.g, self.model
+        ids = g.input("input_ids", ir.DataType.INT32, ["rows"])
+        h = g.rows_of(self._embedding(), ids, "embedding")
+        if model.embedding_scale != 1:
+            h = g.op("Mul", [h, self._number("embedding_scale", model.embedding_scale)], "embedding.scaled")
+        return h
+
+    def _embedding(self) -> Matrix:
+        return self.tensors.matrix("embedding", 0, self.model.vocabulary, self.model.width)
+
+    def _take_sequences(self) -> None:
+        int32 = ir.DataType.INT32
+        self.sequences = [
+            self.g.input("cumulative_sequence_length", int32, ["ends"]),
+            self.g.input("past_seqlens", int32, ["sequences"]),
+            self.g.input("block_table", int32, ["sequences", "pages"]),
+        ]
+
+    def logits(self, h: ir.Value) -> ir.Value:
+        """Logits of normalised rows."""
+        tied, model = not self.tensors.has("logits"), self.model
+        matrix = self._embedding() if tied else self.tensors.matrix("logits", 0, model.vocabulary, model.width)
+        return self._capped(h, matrix) if model.logit_softcap else self.g.product(h, matrix, "logits")
 
     def _capped(self, h: ir.Value, matrix: Matrix) -> ir.Value:
         """Logits within a bound, by tanh."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -67,10 +68,15 @@ class Graph:
             self._constants[name] = value
         return self._constants[name]
 
-    def finish(self, output: ir.Value, shape: Sequence[int | str]) -> ir.Model:
-        """The model with this output, a float32 tensor."""
-        output.type, output.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
-        self.graph.outputs.append(output)
+    def finish(
+        self, output: ir.Value, shape: Sequence[int | str], seen: Mapping[str, int] = MappingProxyType({})
+    ) -> ir.Model:
+        """The model with this output, a float32 tensor. `seen`: names and widths of values that are outputs too."""
+        values = {value.name: value for node in self.graph for value in node.outputs}
+        sized = [(output, list(shape)), *((values[name], [shape[0], width]) for name, width in seen.items())]
+        for value, dims in sized:
+            value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(dims)
+            self.graph.outputs.append(value)
         return ir.Model(self.graph, ir_version=_IR_VERSION)
 
     # -- with weights ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from math import prod
 from typing import Any, Literal, get_args
 
@@ -12,8 +13,9 @@ from converter.errors import ConvertError
 from converter.frontends.decoders.building import to_ir
 from converter.frontends.decoders.decoder import Decoder
 from converter.frontends.decoders.graph import Activations
-from converter.frontends.decoders.tensors import Tensors
-from converter.frontends.decoders.weights import Matrix
+from converter.frontends.decoders.rounding import quantized
+from converter.frontends.decoders.tensors import Rounded, Tensors
+from converter.frontends.decoders.weights import Dense, Matrix
 from converter.frontends.loaded import Loaded
 from lite_runtime.language.tokenizers import SECTION, Description, pack
 from lite_runtime.operators.language import PAGE
@@ -35,6 +37,32 @@ class Settings:
     activations: Activations = "int8"
     context: int | None = None
     """The most positions of a sequence; None: as many as the file says."""
+    keep_float: tuple[str, ...] = ()
+    """Globs of products that stay dense: by name ("layer.0.down", "embedding", "logits") or role ("down")."""
+    keep_w8: tuple[str, ...] = ()
+    """Globs of products that get 8 bits where others get 4."""
+
+    def bits(self, product: str) -> int:
+        """What a dense matrix is rounded to, 0 to leave it dense."""
+        names = (product, product.rpartition(".")[2])
+        if any(fnmatchcase(name, glob) for glob in self.keep_float for name in names):
+            return 0
+        wide = any(fnmatchcase(name, glob) for glob in self.keep_w8 for name in names)
+        return 8 if wide else _BITS[self.weights]
+
+    def rounded(self, product: str, matrix: Dense) -> Matrix:
+        """A dense matrix as these settings want it, without data."""
+        bits = self.bits(product)
+        return quantized(matrix, bits) if bits else matrix
+
+    def check_globs(self, products: Iterable[str]) -> None:
+        """Raise ConvertError for a glob that is none of a product's name or role."""
+        known = {name for product in products for name in (product, product.rpartition(".")[2])}
+        for option, globs in (("keep_float", self.keep_float), ("keep_w8", self.keep_w8)):
+            for glob in globs:
+                if not any(fnmatchcase(name, glob) for name in known):
+                    roles = ", ".join(sorted(name for name in known if "." not in name)) or "none in floats"
+                    raise ConvertError(f"{option}: expected a glob of products in floats ({roles}), got {glob!r}")
 
     def __post_init__(self) -> None:
         if self.context is not None and (type(self.context) is not int or self.context < 1):
@@ -63,6 +91,13 @@ class LanguageModel:
     """The file's own words on where it comes from: license and others."""
     tokenizer: Description | None = None
 
+    @property
+    def begins(self) -> bool:
+        """Whether texts begin with bos: what the tokenizer does, if there is one."""
+        if self.tokenizer is None:
+            return self.add_bos
+        return self.bos is not None and list(self.tokenizer.template["single"][:1]) == [self.bos]
+
 
 _ANGLES, _SHARE = 1 << 26, 8
 """Bytes of the tables of positions that any model may have, and the share of its weights that they may reach."""
@@ -76,8 +111,9 @@ def _shortened(decoder: Decoder, context: int | None) -> Decoder:
     return replace(decoder, context=context)
 
 
-def loaded(model: LanguageModel, format: str, settings: Settings) -> Loaded:
-    """The graph as signature "predict", and the bundle's metadata and sections. Raises ConvertError."""
+def loaded(model: LanguageModel, format: str, settings: Settings, rounded: Rounded | None = None) -> Loaded:
+    """The graph as signature "predict", and the bundle's metadata and sections. `rounded`: what becomes of dense
+    matrices, by default what `settings` say. Raises ConvertError."""
     decoder = _shortened(model.decoder, settings.context)
     weights = sum(prod(matrix.shape) for matrix in model.tensors.values())
     if decoder.angle_bytes > max(_ANGLES, weights // _SHARE):
@@ -85,27 +121,21 @@ def loaded(model: LanguageModel, format: str, settings: Settings) -> Loaded:
             f"context: {decoder.context} tokens need tables of {decoder.angle_bytes} bytes for their positions, out of "
             "proportion to the model; give a smaller context"
         )
-    tensors = Tensors(model.tensors, model.names, _BITS[settings.weights], model.ignored)
+    tensors = Tensors(model.tensors, model.names, rounded or settings.rounded, model.ignored)
     graph = to_ir(decoder, tensors, settings.activations)
+    settings.check_globs(tensors.products)
     windows = {window for window in decoder.windows if window}
     described = {
         "architecture": decoder.architecture, "name": decoder.name, "context": decoder.context,
         "vocabulary": decoder.vocabulary, "width": decoder.width, "layers": decoder.layers, "heads": decoder.heads,
         "kv_heads": decoder.kv_heads, "head_size": decoder.head_size, "page": PAGE, "cache": "float16",
         "window": max(windows, default=0), "activations": settings.activations, "stop": list(model.stop),
-        "bos": model.bos, "add_bos": _begins(model), "template": model.template, "source": dict(model.origin),
+        "bos": model.bos, "add_bos": model.begins, "template": model.template, "source": dict(model.origin),
     }  # fmt: skip
     kinds = Counter(matrix.stored for matrix in model.tensors.values())
     facts = {
         "context": decoder.context, "layers": decoder.layers, "cache_bytes_per_token": decoder.cache_bytes(),
-        "stored": dict(kinds),
+        "stored": dict(kinds), "products": len(tensors.products),
     }  # fmt: skip
     sections = {} if model.tokenizer is None else {SECTION: pack(model.tokenizer)}
-    return Loaded({"predict": graph}, {KEY: described}, format, sections=sections, language=facts)
-
-
-def _begins(model: LanguageModel) -> bool:
-    """Whether texts begin with bos: what the tokenizer does, if there is one."""
-    if model.tokenizer is None:
-        return model.add_bos
-    return model.bos is not None and list(model.tokenizer.template["single"][:1]) == [model.bos]
+    return Loaded({"predict": graph}, {KEY: described}, format, sections=sections, language=facts, decoder=model)
