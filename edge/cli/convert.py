@@ -57,7 +57,7 @@ def convert(
 ) -> None:
     """Convert a model to a bundle: ONNX (.onnx, .ort), TensorFlow Lite, XGBoost (.ubj, .json), LightGBM (.txt),
     PyTorch (.pt2), a TensorFlow SavedModel folder, or a language model (.gguf, or a folder with config.json and
-    .safetensors files). Other formats are refused with the way round; docs/sources.md
+    .safetensors files, or with model.onnx). Other formats are refused with the way round; docs/sources.md
     lists them."""
     shapes = read_shapes(input_shape)
     from converter import convert as run
