@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from converter import export, frontends, golden, language
 from converter.errors import ConvertError, QuantizeError, TrainingError
-from converter.frontends.decoders import Activations
+from converter.frontends.decoders import Activations, Cache
 from converter.ir import build, kept, quantization
 from converter.ir.shapes import agree
 from converter.lowering import halve_weights, in_panels, lower, narrow_products, need_storable, pack_narrow
@@ -75,6 +75,7 @@ def convert(
     integers: frontends.Integers | None = None,
     activations: Activations | None = None,
     context: int | None = None,
+    cache: Cache | None = None,
     keep_w8: Sequence[str] | None = None,
     explain: bool = False,
     progress: Progress | None = None,
@@ -94,7 +95,8 @@ def convert(
     between runs, zeros at first (.tflite files say so themselves). `integers`: how quantised operators of a .tflite
     file round, "exact" or "litert"; LiteRT's by default, except where the model is changed further (`to`, `quantize`,
     `trainable`). `activations`: what a language model's products with weights in blocks read, "int8" (blocks of 8-bit
-    integers; by default) or "float32"; `context`: its most tokens, by default the file's; `keep_w8`: globs of its
+    integers; by default) or "float32"; `context`: its most tokens, by default the file's; `cache`: what keys and
+    values are kept as, "float16" (by default), "float32" or "int8"; `keep_w8`: globs of its
     products ("layer.0.down", "embedding") or their roles ("down") that get 8 bits in w4. `explain`: also compare the
     quantised model with the float one layer by layer, on calibration rows (random inputs without any), and plan a run
     for its memory.
@@ -107,7 +109,12 @@ def convert(
     options = _options(quantize)
     start = time.perf_counter()
     arithmetic = _integers(integers, to, options, trainable)
-    own = {"activations": activations, "context": context, "keep_w8": None if keep_w8 is None else tuple(keep_w8)}
+    own = {
+        "activations": activations,
+        "context": context,
+        "cache": cache,
+        "keep_w8": None if keep_w8 is None else tuple(keep_w8),
+    }
     loaded = frontends.load(source, examples, integers=arithmetic, language=language.settings(options, own))
     given = {"to": to != "mslite", "input_shapes": input_shapes, "trainable": trainable, "processing": processing,
              "state": state}  # fmt: skip

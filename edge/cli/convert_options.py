@@ -11,6 +11,7 @@ __all__ = [
     "AccuracyBudget",
     "Activations",
     "BatchNorm",
+    "Cache",
     "Calibration",
     "ClipNorm",
     "Context",
@@ -211,6 +212,15 @@ Context: TypeAlias = Annotated[
     int | None,
     typer.Option(
         "--context", min=1, metavar="N", help="Most tokens of a text; default: the model's.", rich_help_panel=_LANGUAGE
+    ),
+]
+Cache: TypeAlias = Annotated[
+    Literal["float16", "float32", "int8"] | None,
+    typer.Option(
+        "--cache",
+        help="What keys and values of a text are kept as: float16 (by default), float32, or int8 with scales, in half "
+        "the memory.",
+        rich_help_panel=_LANGUAGE,
     ),
 ]
 KeepW8: TypeAlias = Annotated[

@@ -5,8 +5,8 @@
              past_seqlens int32 (sequences): the tokens of each that the caches hold already
              block_table int32 (sequences, pages): which pages of the caches have a sequence's positions, 16 in each
              logits_rows int32 (wanted): the rows whose logits are computed
-             key_cache.i (blocks, kv heads, head size, 16), value_cache.i (blocks, kv heads, 16, head size) float16,
-             for each layer i: changed in place
+             key_cache.i (blocks, kv heads, head size, 16), value_cache.i (blocks, kv heads, 16, head size) float16 or
+             float32, or int8 with 2 more than the head size, for each layer i: changed in place
     output   logits float32 (wanted, vocabulary)
 """
 
@@ -19,11 +19,11 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.decoders.decoder import Decoder, Rope
-from converter.frontends.decoders.graph import Activations, Graph
+from converter.frontends.decoders.graph import Activations, Cache, Graph
 from converter.frontends.decoders.tensors import Tensors
 from converter.frontends.decoders.weights import Matrix
 from converter.ir import build
-from lite_runtime.operators.language import PAGE
+from lite_runtime.operators.language import PAGE, SCALE
 
 __all__ = ["INPUTS", "embedding_to_ir", "head_to_ir", "layer_to_ir", "norm_to_ir", "to_ir"]
 
@@ -33,10 +33,16 @@ INPUTS: Mapping[str, str] = {
 }  # fmt: skip
 """Role of a product in a layer -> the value in the layer's graph that it reads, after "layer.i."."""
 
+_CACHES: Mapping[Cache, ir.DataType] = {
+    "float16": ir.DataType.FLOAT16, "float32": ir.DataType.FLOAT, "int8": ir.DataType.INT8,
+}  # fmt: skip
 
-def to_ir(model: Decoder, tensors: Tensors, activations: Activations = "int8") -> ir.Model:
+
+def to_ir(
+    model: Decoder, tensors: Tensors, activations: Activations = "int8", cache: Cache = "float16"
+) -> ir.Model:
     """The model's graph. Raises ConvertError for tensors that are missing, left over, or of another shape."""
-    return _Building(model, tensors, Graph(model.architecture, activations)).whole()
+    return _Building(model, tensors, Graph(model.architecture, activations), cache).whole()
 
 
 def embedding_to_ir(model: Decoder, tensors: Tensors) -> ir.Model:
@@ -51,10 +57,11 @@ def layer_to_ir(
     i: int,
     activations: Activations = "int8",
     seen: Mapping[str, int] = MappingProxyType({}),
+    cache: Cache = "float16",
 ) -> ir.Model:
     """A layer alone: h (rows, width), the inputs that say whose rows these are, and the layer's caches; the first
     output is h behind the layer. `seen`: further outputs, values of `INPUTS` with their widths."""
-    return _Building(model, tensors, Graph(f"layer.{i}", activations)).layer(i, seen)
+    return _Building(model, tensors, Graph(f"layer.{i}", activations), cache).layer(i, seen)
 
 
 def norm_to_ir(model: Decoder, tensors: Tensors) -> ir.Model:
@@ -70,8 +77,8 @@ def head_to_ir(model: Decoder, tensors: Tensors, activations: Activations = "int
 
 
 class _Building:
-    def __init__(self, model: Decoder, tensors: Tensors, graph: Graph) -> None:
-        self.model, self.tensors, self.g = model, tensors, graph
+    def __init__(self, model: Decoder, tensors: Tensors, graph: Graph, cache: Cache = "float16") -> None:
+        self.model, self.tensors, self.g, self.cache = model, tensors, graph, cache
         self.sequences: list[ir.Value] = []
         self.tables: dict[Rope, list[ir.Value]] = {}
 
@@ -136,10 +143,10 @@ class _Building:
         x = self._norm("attention_norm", i, h, f"{name}.attention_norm")
         parts = [self._heads(i, x, "query", model.heads), self._heads(i, x, "key", model.kv_heads),
                  self._heads(i, x, "value", model.kv_heads)]  # fmt: skip
-        half = ir.DataType.FLOAT16
+        kind, held = _CACHES[self.cache], size + (SCALE if self.cache == "int8" else 0)
         caches = [
-            g.input(f"key_cache.{i}", half, ["blocks", model.kv_heads, size, PAGE]),
-            g.input(f"value_cache.{i}", half, ["blocks", model.kv_heads, PAGE, size]),
+            g.input(f"key_cache.{i}", kind, ["blocks", model.kv_heads, held, PAGE]),
+            g.input(f"value_cache.{i}", kind, ["blocks", model.kv_heads, PAGE, held]),
         ]
         rope = model.ropes[i]
         angles = [] if rope is None else self._angles(rope)

@@ -14,8 +14,10 @@ from converter.ir import build
 from lite_runtime.graph import OPSET, Array
 from lite_runtime.operators.language import ACTIVATIONS
 
-__all__ = ["Activations", "Graph"]
+__all__ = ["Activations", "Cache", "Graph"]
 
+Cache = Literal["float16", "float32", "int8"]
+"""Element types of keys and values in the caches; int8: with a float16 scale for each position and head."""
 Activations = Literal["int8", "float32"]
 """What products with weights in blocks read: blocks of 8-bit integers made of the activations, or these as floats."""
 _IR_VERSION = 11

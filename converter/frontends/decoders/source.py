@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from converter.errors import ConvertError
 from converter.frontends.decoders.building import to_ir
 from converter.frontends.decoders.decoder import Decoder
-from converter.frontends.decoders.graph import Activations
+from converter.frontends.decoders.graph import Activations, Cache
 from converter.frontends.decoders.rounding import quantized
 from converter.frontends.decoders.tensors import Rounded, Tensors
 from converter.frontends.decoders.weights import Dense, Matrix
@@ -37,6 +37,7 @@ class Settings:
     activations: Activations = "int8"
     context: int | None = None
     """The most positions of a sequence; None: as many as the file says."""
+    cache: Cache = "float16"
     keep_float: tuple[str, ...] = ()
     """Globs of products that stay dense: by name ("layer.0.down", "embedding", "logits") or role ("down")."""
     keep_w8: tuple[str, ...] = ()
@@ -69,6 +70,7 @@ class Settings:
             raise ConvertError(f"context: expected a number of tokens from 1, got {self.context!r}")
         for name, value, allowed in (
             ("weights", self.weights, get_args(Rounding)), ("activations", self.activations, get_args(Activations)),
+            ("cache", self.cache, get_args(Cache)),
         ):  # fmt: skip
             if value not in allowed:
                 raise ConvertError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
@@ -122,20 +124,21 @@ def loaded(model: LanguageModel, format: str, settings: Settings, rounded: Round
             "proportion to the model; give a smaller context"
         )
     tensors = Tensors(model.tensors, model.names, rounded or settings.rounded, model.ignored)
-    graph = to_ir(decoder, tensors, settings.activations)
+    graph = to_ir(decoder, tensors, settings.activations, settings.cache)
     settings.check_globs(tensors.products)
     windows = {window for window in decoder.windows if window}
     described = {
         "architecture": decoder.architecture, "name": decoder.name, "context": decoder.context,
         "vocabulary": decoder.vocabulary, "width": decoder.width, "layers": decoder.layers, "heads": decoder.heads,
-        "kv_heads": decoder.kv_heads, "head_size": decoder.head_size, "page": PAGE, "cache": "float16",
+        "kv_heads": decoder.kv_heads, "head_size": decoder.head_size, "page": PAGE, "cache": settings.cache,
         "window": max(windows, default=0), "activations": settings.activations, "stop": list(model.stop),
         "bos": model.bos, "add_bos": model.begins, "template": model.template, "source": dict(model.origin),
     }  # fmt: skip
     kinds = Counter(matrix.stored for matrix in model.tensors.values())
     facts = {
-        "context": decoder.context, "layers": decoder.layers, "cache_bytes_per_token": decoder.cache_bytes(),
-        "stored": dict(kinds), "products": len(tensors.products),
+        "context": decoder.context, "layers": decoder.layers, "cache": settings.cache,
+        "cache_bytes_per_token": decoder.cache_bytes(settings.cache), "stored": dict(kinds),
+        "products": len(tensors.products),
     }  # fmt: skip
     sections = {} if model.tokenizer is None else {SECTION: pack(model.tokenizer)}
     return Loaded({"predict": graph}, {KEY: described}, format, sections=sections, language=facts, decoder=model)

@@ -108,8 +108,8 @@ def read(model: ir.Model, context: int) -> Found:
         return _Reading(model.graph).whole(context)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ConvertError(
-            f"expected a decoder's graph, got other operands or attributes ({type(error).__name__}: {error}); export it "
-            "again"
+            f"expected a decoder's graph, got other operands or attributes ({type(error).__name__}: {error}); export "
+            "it again"
         ) from error
 
 

@@ -215,8 +215,8 @@ class Export:
         def cache(name: str, length: str) -> onnx.ValueInfoProto:
             return helper.make_tensor_value_info(name, self.float, ["batch", kv, length, self.size])
 
-        inputs = [helper.make_tensor_value_info(name, ids, ["batch", length])
-                  for name, length in (("input_ids", "new"), ("attention_mask", "all"), ("position_ids", "new"))]  # fmt: skip
+        names = (("input_ids", "new"), ("attention_mask", "all"), ("position_ids", "new"))
+        inputs = [helper.make_tensor_value_info(name, ids, ["batch", length]) for name, length in names]
         outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "new", self.c["vocab_size"]])]
         for i in range(layers):
             inputs += [cache(f"past_key_values.{i}.{kind}", "past") for kind in ("key", "value")]
