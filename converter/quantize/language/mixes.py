@@ -13,11 +13,12 @@ places; but the mix that is returned was itself measured.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from converter.errors import QuantizeError
-from converter.frontends.decoders import Blocked, Dense, Matrix
+from converter.frontends.decoders import Blocked, Matrix, Rounded
 from converter.frontends.decoders.rounding import quantized
 from converter.quantize.accuracy.budget import Budget, shortest
 from converter.quantize.language.gptq import Calibrated, mix_of
@@ -42,6 +43,8 @@ class Unit:
     products: tuple[str, ...]
     bytes: int
     """What 8 bits cost in addition."""
+    first: int
+    """The first layer that changes; -1: the embedding."""
     gain: float = 0.0
     """By how much perplexity falls if this unit alone has 8 bits, on windows of calibration."""
 
@@ -94,14 +97,28 @@ def mixed(parts: Parts, windows: Windows, found: Calibrated, budget: Budget, pro
 
 def _ranked(parts: Parts, windows: Windows, found: Calibrated, progress: Progress | None) -> list[Unit]:
     text = windows.calibration[:: -(-len(windows.calibration) // _RANKED)]
-    base, ranked = _measured(parts, text, found.made), list[Unit]()
-    units = _units(found, parts.decoder.layers)
+    units, ranked = _units(found, parts.decoder.layers), list[Unit]()
+    base, before = _walked(parts, text, found, {unit.first for unit in units})
     for i, unit in enumerate(units):
         if progress is not None:
             progress("sensitivity", i, len(units))
-        gain = base - _measured(parts, text, _with(found, [unit]))
-        ranked.append(Unit(unit.name, unit.products, unit.bytes, gain))
+        score = _measured(parts, text, _with(found, [unit]), before.get(unit.first))
+        ranked.append(replace(unit, gain=base - score))
     return sorted(ranked, key=lambda unit: -unit.gain / unit.bytes)
+
+
+def _walked(
+    parts: Parts, text: Array, found: Calibrated, wanted: set[int]
+) -> tuple[float, Mapping[int, tuple[int, Array]]]:
+    """Perplexity as rounded, and h in front of these layers."""
+    rounded, layers = _of(found.made), parts.decoder.layers
+    h, before = parts.embed(text, rounded), dict[int, tuple[int, Array]]()
+    for i in range(layers):
+        if i in wanted:
+            before[i] = i, h.copy()
+        parts.forward(i, h, rounded)
+    before[layers] = layers, h
+    return parts.perplexity(text, h, rounded), before
 
 
 def _units(found: Calibrated, layers: int) -> list[Unit]:
@@ -110,11 +127,17 @@ def _units(found: Calibrated, layers: int) -> list[Unit]:
     for name, matrix in found.made.items():
         if isinstance(matrix, Blocked) and matrix.bits == 4:
             groups.setdefault(_unit(name, layers), []).append(name)
-    sizes = {name: found.products[name].shape for names in groups.values() for name in names}
     return [
-        Unit(unit, tuple(names), sum(sizes[name][0] * sizes[name][1] // 2 for name in names))
+        Unit(
+            unit, tuple(names), sum(prod(found.products[name].shape) // 2 for name in names),
+            min(_layer(name, layers) for name in names),
+        )
         for unit, names in groups.items()
-    ]
+    ]  # fmt: skip
+
+
+def _layer(product: str, layers: int) -> int:
+    return {"embedding": -1, "logits": layers}[product] if "." not in product else int(product.split(".")[1])
 
 
 def _unit(product: str, layers: int) -> str:
@@ -133,8 +156,11 @@ def _with(found: Calibrated, units: Sequence[Unit]) -> Mapping[str, Matrix]:
     return {**found.made, **wide}
 
 
-def _measured(parts: Parts, windows: Array, made: Mapping[str, Matrix]) -> float:
-    def rounded(product: str, matrix: Dense) -> Matrix:
-        return made.get(product, matrix)
+def _of(made: Mapping[str, Matrix]) -> Rounded:
+    return lambda product, matrix: made.get(product, matrix)
 
-    return parts.measured(windows, rounded)
+
+def _measured(
+    parts: Parts, windows: Array, made: Mapping[str, Matrix], before: tuple[int, Array] | None = None
+) -> float:
+    return parts.measured(windows, _of(made), before)

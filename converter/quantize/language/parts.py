@@ -78,10 +78,10 @@ class Parts:
         total = sum(_surprise(next(iter(run(x).values()))[:-1], ids[1:]) for ids, x in zip(windows, h, strict=True))
         return float(np.exp(min(total / (len(windows) * (self._length - 1)), 700.0)))
 
-    def measured(self, windows: Array, rounded: Rounded) -> float:
-        """Perplexity of the whole model."""
-        h = self.embed(windows, rounded)
-        for i in range(self.decoder.layers):
+    def measured(self, windows: Array, rounded: Rounded, before: tuple[int, Array] | None = None) -> float:
+        """Perplexity of the whole model. `before`: a layer, and h in front of it, which is not computed again."""
+        first, h = (0, self.embed(windows, rounded)) if before is None else (before[0], before[1].copy())
+        for i in range(first, self.decoder.layers):
             self.forward(i, h, rounded)
         return self.perplexity(windows, h, rounded)
 

@@ -184,6 +184,31 @@ def test_other_structures_are_refused(name: str, tmp_path: Path) -> None:
         convert(export.folder(tmp_path / "m", model))
 
 
+@pytest.mark.parametrize("name", ["builder, 4 bits with zero points", "optimum, qwen3"])
+def test_damaged_graphs_are_refused(name: str, tmp_path: Path) -> None:
+    """Operands and attributes that are missing or others: read or refused, never another error."""
+    case, options = CASES[name]
+    settings = config(case, num_hidden_layers=1)
+    export, rng, refused = Export(settings, tensors(settings), **options), np.random.default_rng(0), 0
+    whole = export.model()
+    constants = [tensor.name for tensor in whole.graph.initializer]
+    for step in range(80):
+        model = onnx.ModelProto()
+        model.CopyFrom(whole)
+        node = model.graph.node[rng.integers(len(model.graph.node))]
+        if step % 4 == 0 and node.attribute:
+            del node.attribute[rng.integers(len(node.attribute))]
+        elif step % 4 == 1:
+            del node.input[-1]
+        else:
+            node.input[rng.integers(len(node.input))] = "" if step % 4 == 2 else constants[rng.integers(len(constants))]
+        try:
+            convert(export.folder(tmp_path / "m", model))
+        except ConvertError:
+            refused += 1
+    assert refused > 30
+
+
 def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     export, settings = made("optimum")
     path = export.folder(tmp_path / "m")

@@ -22,6 +22,7 @@ from converter.frontends.safetensors import load
 from converter.quantize import Options
 from converter.quantize.accuracy.evaluation import Accuracy
 from converter.quantize.calibration.exact import Gram
+from converter.quantize.language import mixes
 from converter.quantize.language.gptq import _rounded, calibrated
 from converter.quantize.language.parts import Parts, dense
 from converter.quantize.language.texts import windows
@@ -169,6 +170,17 @@ def test_a_budget_is_met_with_the_products_that_matter(model: Path) -> None:
     order = [unit["gain"] / unit["bytes"] for unit in facts["ranking"]]
     assert order == sorted(order, reverse=True) and len(order) == 16
     assert facts["budget"]["trials"] > 16 and "What 8 bits win" in page(found.report)
+
+
+def test_units_are_measured_from_where_they_begin(model: Path) -> None:
+    """What a unit wins is what the whole model says."""
+    decoder, ids = load(model).decoder, text(model)
+    held, wanted = windows(decoder, ids), Settings("w4")
+    found, parts = calibrated(decoder, wanted, held), Parts(decoder, wanted, held.length)
+    part = held.calibration[:: -(-len(held.calibration) // 4)]
+    base = parts.measured(part, mixes._of(found.made))
+    for unit in mixes._ranked(parts, held, found, None)[::3]:
+        assert unit.gain == base - parts.measured(part, mixes._of(mixes._with(found, [unit]))), unit.name
 
 
 def test_budgets_that_hold_at_once_or_never(model: Path) -> None:
