@@ -92,7 +92,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("training graphs have losses and optimizers made of other operators", "family:losses"),
         ("NumPy computes it in a few native calls over whole arrays: copies, products, sums",
          "BitCast CenterCropPad ReverseSequence Einsum Det Inverse Hardmax ArrayFeatureExtractor TensorScatter "
-         "RotaryEmbedding AffineGrid LpPool Col2Im MaxUnpool"),
+         "AffineGrid LpPool Col2Im MaxUnpool"),
         ("none of the models of the comparison has it, and in NumPy it is slow: a kernel is worth adding with the "
          "first model that needs it",
          "CausalConvWithState DeformConv FlexAttention LinearAttention GridSample MaxRoiPool RoiAlign"),
@@ -188,7 +188,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("its result does not move smoothly with its operands", "trait:flat"),
         ("its results are integers, or the passes that make it come after training graphs",
          "family:integer -DequantizeLinear -QuantizeLinear -FixedPointDiv -FixedPointRsqrt -FixedPointSigmoid "
-         "-FixedPointTanh -Rescale GroupedMatMul NarrowMatMul Unpack4 family:language"),
+         "-FixedPointTanh -Rescale GroupedMatMul NarrowMatMul Unpack4 family:language -MatMulNBits"),
         ("it updates parameters: nothing depends on what it gives", "Adagrad Adam Momentum"),
         ("it gives numbers that depend on no operand, or bits", "RandomNormal RandomUniform BitCast"),
         ("its operands are no tensors of floats", "family:sequences family:strings Unique ImageDecoder"),

@@ -14,7 +14,7 @@ from edge.cli.options import Bundle, Json, Seed, Threads
 from edge.cli.output import bytes_text, emit, say
 
 if TYPE_CHECKING:
-    from lite_runtime.language.learning import Example, Learning, Row
+    from lite_runtime.learning.texts import Example, Learning, Row
 
 __all__ = ["teach"]
 
@@ -63,7 +63,7 @@ def teach(
     over: the new bundle learns what the old one, with its adapter, finds most probable in the same examples.
     """
     from lite_runtime.language import Adapter, LanguageModel
-    from lite_runtime.language.learning import Learning
+    from lite_runtime.learning.texts import Learning
 
     if teacher_adapter is not None and teacher is None:
         raise typer.BadParameter("only used with --teacher; it is missing", param_hint="--teacher-adapter")

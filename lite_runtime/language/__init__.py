@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lite_runtime.language.sampling import Sampling
     from lite_runtime.language.template import ChatTemplate
     from lite_runtime.language.tokenizers import Detokenizer, Tokenizer
+    from lite_runtime.learning.texts import Learning
 
 __all__ = [
     "Adapter",
@@ -21,6 +22,7 @@ __all__ = [
     "Detokenizer",
     "EmbeddingModel",
     "LanguageModel",
+    "Learning",
     "Piece",
     "Sampling",
     "Statistics",
@@ -35,6 +37,7 @@ __getattr__ = lazy(
         "Detokenizer": "lite_runtime.language.tokenizers",
         "EmbeddingModel": "lite_runtime.language.embedding",
         "LanguageModel": "lite_runtime.language.generation",
+        "Learning": "lite_runtime.learning.texts",
         "Piece": "lite_runtime.language.answer",
         "Sampling": "lite_runtime.language.sampling",
         "Statistics": "lite_runtime.language.answer",

@@ -16,8 +16,8 @@ from edge.cli.app import app
 from lite_runtime import bundle
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.language import Adapter, LanguageModel
-from lite_runtime.language.learning import Learning
 from lite_runtime.language.tokenizers import pack
+from lite_runtime.learning.texts import Learning
 from tests.converter.frontends.decoders.checkpoints import config, folder, tensors
 from tests.language.talking import TEMPLATE, description, talking
 
