@@ -43,7 +43,7 @@ from lite_runtime._files import write_atomically
 from lite_runtime.bundle.processing import KEY, ProcessingError, check, check_names
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import Array, Graph, StateUse, dtype_name
-from lite_runtime.language.recipe import KEY as RECIPE
+from lite_runtime.language.embedding.recipe import KEY as RECIPE
 
 if TYPE_CHECKING:
     from converter.training import Prepared, Training

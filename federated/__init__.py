@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from federated.run import Fleet, fleet_of, serve, simulate
     from federated.server.federation import Federation
     from federated.server.store import PersonalStore, Retention
+    from federated.texts import of_texts, windows, write_shards
     from federated.transport.app_client import app as client_app
     from federated.transport.app_server import app as server_app
 
@@ -42,11 +43,14 @@ __all__ = [
     "algorithm_from",
     "client_app",
     "fleet_of",
+    "of_texts",
     "read_config",
     "serve",
     "server_app",
     "simulate",
     "synthetic",
+    "windows",
+    "write_shards",
 ]
 
 _HOMES = {
@@ -65,11 +69,14 @@ _HOMES = {
     "algorithm_from": "federated.algorithms",
     "client_app": "federated.transport.app_client:app",
     "fleet_of": "federated.run",
+    "of_texts": "federated.texts",
     "read_config": "federated.config:read",
     "serve": "federated.run",
     "server_app": "federated.transport.app_server:app",
     "simulate": "federated.run",
     "synthetic": "federated.data",
+    "windows": "federated.texts",
+    "write_shards": "federated.texts",
 }
 """Every public name and the module that defines it."""
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from federated.data import size
 from federated.errors import FederatedError
 from federated.learner import Batch
-from lite_runtime.language import Tokenizer
 
-__all__ = ["IGNORED", "of_texts", "windows", "write"]
+if TYPE_CHECKING:
+    from lite_runtime.language import Tokenizer
 
-INPUT, LABELS, DEVICE = "input_ids", "labels", "device"
+__all__ = ["IGNORED", "of_texts", "windows", "write_shards"]
+
+INPUT = "input_ids"
 IGNORED = -1
 """The label of a place that does not count: what fills the last window."""
 
@@ -37,7 +40,7 @@ def of_texts(tokenizer: Tokenizer, texts: Mapping[str, str], length: int, least:
     return {name: windows(ids, length) for name, ids in encoded.items() if len(ids) >= max(2, least)}
 
 
-def write(path: Path, fleet: Mapping[str, Batch]) -> None:
+def write_shards(path: Path, fleet: Mapping[str, Batch]) -> None:
     """An .npz that `data.shards` may name. Raises FederatedError for a fleet without devices."""
     if not fleet:
         raise FederatedError(f"{path}: expected the texts of at least one device, got none that is long enough")
@@ -46,4 +49,4 @@ def write(path: Path, fleet: Mapping[str, Batch]) -> None:
         np.concatenate(parts)
         for parts in zip(*((data.inputs[INPUT], data.labels) for data in fleet.values()), strict=True)
     )
-    np.savez_compressed(path, **{INPUT: ids, LABELS: labels, DEVICE: names})
+    np.savez_compressed(path, input_ids=ids, labels=labels, device=names)

@@ -54,7 +54,7 @@ class Report:
     way ("float", "plain", "gptq", "mix"), "mix" (products by role and precision), "tokens" (calibrated on, held out),
     and with an accuracy budget "budget" (limit, lost, trials) and "ranking" (what 8 bits win, by unit)."""
     embedding: Mapping[str, Any] = field(default_factory=dict)
-    """Of an embedding model: see `lite_runtime.language.recipe.Recipe`."""
+    """Of an embedding model: see `lite_runtime.language.embedding.recipe.Recipe`."""
     halved: int = 0
     """Constants stored in float16."""
     kept_float32: int = 0

@@ -46,13 +46,17 @@ def _head(report: Report) -> str:
 def _facts(report: Report) -> str:
     pairs = []
     for group, words in GROUPS.items():
+        told = _last(report, group, "perplexity")
+        if told is not None:
+            then, first = ("∞" if told[when] is None else f"{told[when]:.2f}" for when in ("after", "before"))
+            pairs.append((then, f"perplexity on {words} after adapting; {first} before"))
         summary = _last(report, group)
         if summary is not None:
             before, after = summary["accuracy_before"], summary["accuracy_after"]
             for figure, of in (("mean", "mean accuracy on"), ("worst_decile", "worst tenth of")):
                 if after[figure] is not None:
-                    told = f"{of} {words} after adapting; {_share(before[figure])} before"
-                    pairs.append((_share(after[figure]), told + (", with noise" if summary.get("noisy") else "")))
+                    said = f"{of} {words} after adapting; {_share(before[figure])} before"
+                    pairs.append((_share(after[figure]), said + (", with noise" if summary.get("noisy") else "")))
     every = [*report["rows"], *report.get("given_up", ())]  # totals contain the rounds that returns gave up
     rounds = max(1, len(every))
     pairs += [
@@ -182,9 +186,9 @@ def _percent(value: float) -> str:
     return f"{round(100 * value) + 0.0:.0f} %"
 
 
-def _summary(row: Mapping[str, Any], group: str) -> Mapping[str, Any] | None:
+def _summary(row: Mapping[str, Any], group: str, what: str = "summary") -> Mapping[str, Any] | None:
     evaluation: Mapping[str, Any] = row.get("evaluation") or {}
-    summary: Mapping[str, Any] | None = (evaluation.get(group) or {}).get("summary")
+    summary: Mapping[str, Any] | None = (evaluation.get(group) or {}).get(what)
     return summary
 
 
@@ -194,8 +198,8 @@ def _mean(row: Mapping[str, Any], group: str, figure: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _last(report: Report, group: str) -> Mapping[str, Any] | None:
-    found = [summary for row in report["rows"] if (summary := _summary(row, group)) is not None]
+def _last(report: Report, group: str, what: str = "summary") -> Mapping[str, Any] | None:
+    found = [summary for row in report["rows"] if (summary := _summary(row, group, what)) is not None]
     return found[-1] if found else None
 
 

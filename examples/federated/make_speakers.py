@@ -10,10 +10,9 @@ import argparse
 from collections import defaultdict
 from pathlib import Path
 
-from converter import convert
-from converter.training import Lora, Training
-from federated import texts
-from lite_runtime import bundle
+from converter import Lora, Training, convert
+from federated import of_texts, write_shards
+from lite_runtime import load
 from lite_runtime.language import Tokenizer
 
 LENGTH, LEAST = 128, 32
@@ -90,9 +89,9 @@ def main() -> None:
     path = asked.folder / "model.mslite"
     adapters = Lora(4, targets=("query", "value"), only_b=True)
     convert(asked.model, output=path, trainable=Training(adapters=adapters, optimizer="sgd"), context=2048)
-    tokenizer = Tokenizer.from_bytes(bundle.read(path).section("tokenizer"))
-    fleet = texts.of_texts(tokenizer, speakers(asked.text.read_text(encoding="utf-8")), LENGTH, LEAST)
-    texts.write(asked.folder / "speakers.npz", fleet)
+    tokenizer = Tokenizer.from_bytes(load(path).bundle.section("tokenizer"))
+    fleet = of_texts(tokenizer, speakers(asked.text.read_text(encoding="utf-8")), LENGTH, LEAST)
+    write_shards(asked.folder / "speakers.npz", fleet)
     for name, rounds, fraction, privacy in (("run", 10, 0.1, ""), ("private", 4, 1.0, PRIVATE)):
         config = asked.folder / f"{name}.toml"
         config.write_text(CONFIG.format(name=name, rounds=rounds, fraction=fraction, privacy=privacy))

@@ -18,6 +18,8 @@ import pytest
 
 from converter import convert
 from converter.training import Lora, Training
+from edge.cli.fleet_live import figures
+from edge.pages.fleet_page import fleet_page
 from federated import texts
 from federated.client import lite
 from federated.client.lite import LiteLearner
@@ -73,7 +75,7 @@ def fleet(folder: Path, devices: int = 10) -> dict[str, Batch]:
         for _ in range(20 + 9 * at):
             tokens.append((tokens[-1] * 3 + 1) % 7 if rng.random() < 0.9 else int(rng.integers(7)))
         found[f"speaker-{at}"] = texts.windows(tokens, LENGTH)
-    texts.write(folder / "speakers.npz", found)
+    texts.write_shards(folder / "speakers.npz", found)
     return found
 
 
@@ -107,14 +109,14 @@ def test_texts_become_the_examples_of_devices(tmp_path: Path) -> None:
     spoken = {"ophelia": "abcdefgh", "echo": "ab", "guard": "abc"}
     found = texts.of_texts(Letters(), spoken, 4, least=3)  # type: ignore[arg-type]
     assert list(found) == ["guard", "ophelia"]
-    texts.write(tmp_path / "devices.npz", found)
+    texts.write_shards(tmp_path / "devices.npz", found)
     again = shards(tmp_path / "devices.npz")
     assert list(again) == list(found)
     for name, data in found.items():
         np.testing.assert_array_equal(again[name].labels, data.labels)
         np.testing.assert_array_equal(again[name].inputs["input_ids"], data.inputs["input_ids"])
     with pytest.raises(FederatedError, match="at least one device"):
-        texts.write(tmp_path / "none.npz", texts.of_texts(Letters(), spoken, 4, least=99))  # type: ignore[arg-type]
+        texts.write_shards(tmp_path / "none.npz", texts.of_texts(Letters(), spoken, 4, least=99))  # type: ignore[arg-type]
 
 
 def test_evaluation_counts_tokens_in_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +125,13 @@ def test_evaluation_counts_tokens_in_small_parts(tmp_path: Path, monkeypatch: py
     whole = learner.evaluate(learner.params, data)
     assert whole.examples == (data.labels >= 0).sum() > 300
     monkeypatch.setattr(lite, "CHUNK", 2 * LENGTH + 1)
-    asked: list[int] = []
-    ask = learner._ask
-    monkeypatch.setattr(learner, "_ask", lambda s, p, batch: asked.append(len(batch.labels)) or ask(s, p, batch))
+    asked, ask = list[int](), learner._ask
+
+    def counted(signature: str, params: Any, batch: Batch) -> dict[str, Any]:
+        asked.append(len(batch.labels))
+        return ask(signature, params, batch)
+
+    monkeypatch.setattr(learner, "_ask", counted)
     parts = learner.evaluate(learner.params, data)
     assert max(asked) == 2 and sum(asked) == size(data)
     assert (parts.examples, parts.correct) == (whole.examples, whole.correct)
@@ -157,6 +163,10 @@ def test_speakers_never_seen_are_predicted_better(tmp_path: Path) -> None:
         assert survey["held_out"]["perplexity"]["before"] == pytest.approx(np.exp(sums.loss / sums.examples), rel=1e-4)
         assert survey["held_out"]["perplexity"]["after"] == survey["held_out"]["perplexity"]["before"]
     assert last["held_out"]["perplexity"]["before"] < 0.7 * first["held_out"]["perplexity"]["before"]
+    page, figure = fleet_page(found), last["held_out"]["perplexity"]["after"]
+    assert f"{figure:.2f}" in page and "perplexity on" in page
+    what, _, told = figures(found["rows"][-1])
+    assert what == "perplexity" and told == {"held_out": (figure, figure)}
     numbers = sum(array.size for array in learner.params.values())
     trained = len(data) - len(unseen)
     assert max(row["bytes_up"] for row in found["rows"]) < trained * (0.45 * numbers + 600)
