@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from converter import Conversion, Embedding
     from converter.frontends.embedding import Pooling
     from converter.report import Report
-    from converter.training import Lora
+    from converter.training import Lora, Training
 
 __all__ = ["convert"]
 
@@ -66,23 +66,14 @@ def convert(
     .safetensors files, or with model.onnx), or an embedding model (ONNX with --tokenizer, or a folder of Sentence
     Transformers). Other formats are refused with the way round; docs/sources.md lists them."""
     shapes = read_shapes(input_shape)
-    from converter import Accuracy, Options, Training
+    from converter import Accuracy, Options
     from converter import convert as run
-    from converter.training.options import USUAL
     from lite_runtime.bundle.processing import load as load_processing
 
-    training = None
-    if lora_only_b and lora is None:
-        raise typer.BadParameter("only used with --lora, which is missing", param_hint="--lora-only-b")
-    if trainable or lora:
-        training = Training(
-            trainable=tuple(trainable or ()), adapters=None if lora is None else _lora(lora, lora_only_b), loss=loss,
-            optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay, clip_norm=clip_norm,
-            batch_norm=batch_norm, slopes=tuple(slopes or ()),
-            signatures=(*USUAL, "curvature") if second_order else USUAL,
-        )  # fmt: skip
-    else:
-        _refuse_untrained(context)
+    training = _training_of(
+        context, trainable, lora, lora_only_b, second_order, loss=loss, optimizer=optimizer, clip_norm=clip_norm,
+        learning_rate=learning_rate, weight_decay=weight_decay, batch_norm=batch_norm, slopes=tuple(slopes or ()),
+    )  # fmt: skip
     options = Options(mode=quantize, method=method, keep_float=tuple(keep_float or ()), io=io)
     _refuse_unused(options.mode, calibration, accuracy_budget, evaluation)
     declared = None if processing is None else load_processing(processing)
@@ -137,6 +128,28 @@ def _refuse_unused(mode: str, calibration: Path | None, budget: str | None, eval
         raise typer.BadParameter(why, param_hint="--accuracy-budget")
     if evaluation is not None and budget is None:
         raise typer.BadParameter("only used with --accuracy-budget, which is missing", param_hint="--evaluation")
+
+
+def _training_of(
+    context: typer.Context,
+    trainable: list[str] | None,
+    lora: str | None,
+    only_b: bool,
+    second_order: bool,
+    **settings: Any,
+) -> Training | None:
+    """What devices train, if anything."""
+    from converter import Training
+    from converter.training.options import USUAL
+
+    if only_b and lora is None:
+        raise typer.BadParameter("only used with --lora, which is missing", param_hint="--lora-only-b")
+    if not trainable and not lora:
+        _refuse_untrained(context)
+        return None
+    adapters = None if lora is None else _lora(lora, only_b)
+    signatures = (*USUAL, "curvature") if second_order else USUAL
+    return Training(trainable=tuple(trainable or ()), adapters=adapters, signatures=signatures, **settings)
 
 
 def _refuse_untrained(context: typer.Context) -> None:

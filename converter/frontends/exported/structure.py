@@ -343,6 +343,9 @@ class _Reading:
 
     def _product(self, value: ir.Value | None, name: str) -> _Product:
         value = plain(value)
+        split = made(value)
+        if split is not None and split.op_type == "Split":
+            return self._part(value, split, name)
         node, bias = made(value), None
         if node is not None and node.op_type == "Add":
             for x, other in (node.inputs[:2], node.inputs[1::-1]):
@@ -375,6 +378,20 @@ class _Reading:
                 raise unlike(own, "one constant bias")
             bias = vector_of(held)
         return _Product(matrix, bias, x)
+
+    def _part(self, value: ir.Value | None, split: ir.Node, name: str) -> _Product:
+        """Some columns of a product."""
+        sizes = constant_of(split.inputs[1]) if len(split.inputs) > 1 else None
+        if sizes is None or attr(split, "axis", 0) not in (-1, 2):
+            raise unlike(value, "a Split of a product's columns, into constant sizes")
+        whole = self._product(split.inputs[0], name)
+        ends = [0, *np.cumsum(sizes.array()).tolist()]
+        i = next(i for i, output in enumerate(split.outputs) if output is value)
+        if ends != sorted(ends) or ends[-1] != whole.matrix.shape[0]:
+            raise unlike(value, f"parts of {whole.matrix.shape[0]} columns, got {ends[1:]}")
+        begin, end = ends[i : i + 2]
+        bias = None if whole.bias is None else whole.bias[begin:end]
+        return _Product(part_of(whole.matrix, begin, end, f"{name}.weight"), bias, whole.x)
 
     def _norm(self, value: ir.Value | None, what: str) -> _Norm:
         """Division by the root mean square, times weights."""

@@ -134,13 +134,16 @@ class Export:
         if self.packed:
             bias = None if biases[0] is None else np.concatenate(biases)
             q, k, v = self.product(x, np.concatenate(three), bias), "", ""
+            if self.family.head_norms:  # norms are of parts, which the builder then splits
+                sizes = self.constant(np.array([heads * self.size, kv * self.size, kv * self.size], np.int64))
+                q, k, v = self.op("Split", [q, sizes], 3, axis=-1)
         else:
             q, k, v = (self.product(x, w, b) for w, b in zip(three, biases, strict=True))
-            if self.family.head_norms:
-                q, k = (
-                    self.headed(q, heads, self.weight("query_norm", i)),
-                    self.headed(k, kv, self.weight("key_norm", i)),
-                )
+        if self.family.head_norms:
+            q, k = (
+                self.headed(q, heads, self.weight("query_norm", i)),
+                self.headed(k, kv, self.weight("key_norm", i)),
+            )
         tables = ["cos", "sin"]
         inside = self.style == "builder"
         if not inside:

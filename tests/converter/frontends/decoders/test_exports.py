@@ -27,6 +27,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "builder, tied, biases": ("llama, tied, with biases", {}),
     "builder, packed": ("qwen2", {"packed": True}),
     "builder, qwen3": ("qwen3", {}),
+    "builder, qwen3, packed": ("qwen3", {"packed": True}),
     "builder, windows": ("mistral", {}),
     "builder, gemma2": ("gemma2", {}),
     "builder, 4 bits": ("llama", {"bits": 4}),

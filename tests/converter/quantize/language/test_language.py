@@ -28,7 +28,9 @@ from converter.quantize.language.gptq import _rounded, calibrated
 from converter.quantize.language.parts import Parts, dense
 from converter.quantize.language.texts import windows
 from converter.report import page
+from converter.training import Lora, Training
 from lite_runtime.graph import Array
+from lite_runtime.language import Adapter
 from lite_runtime.language.engine import Engine, Part
 from tests.converter.frontends.decoders.checkpoints import VOCABULARY, config, folder, tensors
 from tests.language.talking import description
@@ -206,6 +208,39 @@ def test_windows_begin_as_texts_do(model: Path) -> None:
     np.testing.assert_array_equal(found.calibration[1, 1:], np.arange(63, 126))
     assert found.held[0, 1] == 30 * 63 % VOCABULARY
     assert windows(decoder, np.zeros(10**5, int)).calibration.shape == (32, 64)
+
+
+@pytest.mark.parametrize(("cache", "far"), [("float32", 1e-4), ("int8", 0.02)])
+def test_adapters_learn_beside_what_was_rounded(cache: str, far: float, model: Path) -> None:
+    """All graphs of a bundle have the same matrices; without an adapter it is the bundle that does not learn."""
+    ids = text(model)
+    settings: dict[str, Any] = {"quantize": "w4", "calibration": ids, "activations": "float32", "cache": cache}
+    plain = convert(model, **settings)
+    learned = convert(model, **settings, trainable=Training(adapters=Lora(2, targets=("query", "down"))))
+    assert learned.report.language == plain.report.language and learned.report.language["rounding"]
+    row = ids[:40]
+    batch = {"input_ids": row[None, :-1].astype(np.int32), "labels": row[None, 1:].astype(np.int64)}
+    first, second = (lite_runtime.load(made.bundle) for made in (plain, learned))
+    before, same = (_logits(Engine(one, 64), row[:-1]) for one in (first, second))
+    np.testing.assert_array_equal(before, same)
+    assert second.run(batch, "evaluate")["loss"] == pytest.approx(_loss(before, row[1:]), rel=far)
+    for _ in range(5):
+        second.run(batch, "train_step")
+    numbers = {name: value for name, value in second.state_dict().items() if ".lora_" in name and "/" not in name}
+    engine = Engine(second, 64)
+    after = _logits(engine, row[:-1], engine.attach(Adapter(numbers, second.bundle.digest)))
+    assert second.run(batch, "evaluate")["loss"] == pytest.approx(_loss(after, row[1:]), rel=far)
+    assert _loss(after, row[1:]) < 0.98 * _loss(before, row[1:])
+
+
+def _logits(engine: Engine, tokens: Array, slot: int = -1) -> Array:
+    (logits,) = engine.run([Part(engine.start(slot), tokens.tolist(), len(tokens))])
+    return logits.astype(np.float64)
+
+
+def _loss(logits: Array, labels: Array) -> float:
+    chances = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return -float(chances[np.arange(len(labels)), labels].mean())
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
