@@ -69,14 +69,11 @@ def convert(
     from converter.training.options import USUAL
     from lite_runtime.bundle.processing import load as load_processing
 
-    training = None
-    if lora_only_b and lora is None:
-        raise typer.BadParameter("only used with --lora, which is missing", param_hint="--lora-only-b")
+    training, adapters = None, _lora(lora, lora_only_b)
     if trainable or lora:
         training = Training(
-            trainable=tuple(trainable or ()), adapters=None if lora is None else _lora(lora, lora_only_b), loss=loss,
-            optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay, clip_norm=clip_norm,
-            batch_norm=batch_norm, slopes=tuple(slopes or ()),
+            trainable=tuple(trainable or ()), adapters=adapters, loss=loss, optimizer=optimizer, clip_norm=clip_norm,
+            learning_rate=learning_rate, weight_decay=weight_decay, batch_norm=batch_norm, slopes=tuple(slopes or ()),
             signatures=(*USUAL, "curvature") if second_order else USUAL,
         )  # fmt: skip
     else:
@@ -155,9 +152,13 @@ def _embedding_of(tokenizer: Path | None, pooling: Pooling | None, normalize: bo
     return Embedding(tokenizer, pooling, normalize) if given else None
 
 
-def _lora(text: str, only_b: bool) -> Lora:
+def _lora(text: str | None, only_b: bool) -> Lora | None:
     from converter.training import Lora
 
+    if text is None:
+        if only_b:
+            raise typer.BadParameter("only used with --lora, which is missing", param_hint="--lora-only-b")
+        return None
     rank, _, glob = text.partition(":")
     if not rank.isdecimal():
         raise typer.BadParameter(f"expected RANK or RANK:GLOB,GLOB (4:'*attn*'), got {text!r}", param_hint="--lora")
