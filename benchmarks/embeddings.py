@@ -24,7 +24,7 @@ from edge.peers.oracle import Oracle
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
 from lite_runtime.language import EmbeddingModel
-from lite_runtime.language.recipe import POOLINGS
+from lite_runtime.language.embedding.recipe import POOLINGS
 
 __all__ = ["contenders"]
 

@@ -23,7 +23,7 @@ import onnx_ir as ir
 from converter import export, frontends, golden, language
 from converter.embedding import declared, embedded
 from converter.errors import ConvertError, QuantizeError, TrainingError
-from converter.frontends.decoders import Activations
+from converter.frontends.decoders import Activations, Cache
 from converter.frontends.embedding import Embedding
 from converter.ir import build, kept, quantization
 from converter.ir.shapes import agree
@@ -43,7 +43,7 @@ from lite_runtime._files import write_atomically
 from lite_runtime.bundle.processing import KEY, ProcessingError, check, check_names
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import Array, Graph, StateUse, dtype_name
-from lite_runtime.language.recipe import KEY as RECIPE
+from lite_runtime.language.embedding.recipe import KEY as RECIPE
 
 if TYPE_CHECKING:
     from converter.training import Prepared, Training
@@ -78,6 +78,8 @@ def convert(
     integers: frontends.Integers | None = None,
     activations: Activations | None = None,
     context: int | None = None,
+    cache: Cache | None = None,
+    keep_w8: Sequence[str] | None = None,
     embedding: Embedding | None = None,
     explain: bool = False,
     progress: Progress | None = None,
@@ -88,7 +90,8 @@ def convert(
     of PyTorch, scikit-learn, XGBoost, LightGBM or Keras. `examples`: inputs to record such an object with: for a
     PyTorch module tensors by input name, whose first dimension stays open; for a scikit-learn estimator rows, if
     its inputs are not one array of float32. `quantize`: a mode of `converter.quantize.MODES`, or `Options` for
-    every setting. `calibration`: data of `converter.quantize.calibration_data`; int8 and int16x8 need it.
+    every setting. `calibration`: data of `converter.quantize.calibration_data`; int8 and int16x8 need it. Of a language
+    model it is a text, as a path or as token ids; w8 and w4 then round by GPTQ and the report has perplexities.
     `accuracy`: how much of which metric may be lost; layers then keep the precision that this needs. `trainable`:
     makes a bundle that devices can train; globs of the initialisers to train, or `Training` for every setting.
     `processing`: the processing before and after the model in the gateway, see `lite_runtime.bundle.processing`.
@@ -96,55 +99,42 @@ def convert(
     between runs, zeros at first (.tflite files say so themselves). `integers`: how quantised operators of a .tflite
     file round, "exact" or "litert"; LiteRT's by default, except where the model is changed further (`to`, `quantize`,
     `trainable`). `activations`: what a language model's products with weights in blocks read, "int8" (blocks of 8-bit
-    integers; by default) or "float32"; `context`: the most tokens of a text, by default the file's. `embedding`: makes
-    a bundle that turns texts into vectors, of an encoder and its tokenizer. `explain`: also compare the quantised model
-    with the float one layer by layer, on calibration rows (random inputs without any), and plan a run for its memory.
+    integers; by default) or "float32"; `context`: the most tokens of a text, by default the file's; `cache`: what keys
+    and values are kept as, "float16" (by default), "float32" or "int8"; `keep_w8`: globs of products ("layer.0.down",
+    "embedding") or their roles ("down") that get 8 bits in w4. `embedding`: makes a bundle that turns texts into
+    vectors, of an encoder and its tokenizer. `explain`: also compare the quantised model with the float one layer by
+    layer, on calibration rows (random inputs without any), and plan a run for its memory.
     Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators that are missing,
     QuantizeError for options and data, TrainingError for parameters and losses, ProcessingError for a declaration.
     """
     options = _options(quantize, to)
     start = time.perf_counter()
-    arithmetic = _integers(integers, to, options, trainable)
-    own = {"activations": activations, "context": context}
-    wanted = _training(trainable)
-    loaded = frontends.load(source, examples, integers=arithmetic, language=language.settings(options, own, wanted))
-    loaded = declared(loaded, embedding, context)
-    given = {"to": to != "mslite", "calibration": calibration, "accuracy": accuracy, "input_shapes": input_shapes,
-             "processing": processing, "state": state}  # fmt: skip
+    arithmetic, wanted = _integers(integers, to, options, trainable), _training(trainable)
+    own = {"activations": activations, "context": context, "cache": cache, "keep_w8": keep_w8 and tuple(keep_w8)}
+    given = {"to": to != "mslite", "input_shapes": input_shapes, "processing": processing, "state": state}
+    settings = language.settings(options, own, wanted)
+    loaded = declared(frontends.load(source, examples, integers=arithmetic, language=settings), embedding, context)
     language.check(loaded, options, own, given, wanted)
+    loaded = language.calibrated(loaded, settings, calibration, accuracy, progress)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     loaded = embedded(loaded, models, options, {**given, "trainable": trainable})
-    variables = _variables(state, models) if state else loaded.variables
-    described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
+    learning, described = _stateful(loaded, models, state), _described(loaded, models, processing, to)
     report = _describe(source, loaded, models, options, _used(arithmetic, integers, loaded))
-    if not loaded.language:
-        _need_storable(models, widening=to != "onnx" or options.mode not in ("none", "fp16"), report=report)
+    _need_storable(loaded, models, widening=to != "onnx" or options.mode not in ("none", "fp16"), report=report)
     samples: Samples | None = None
-    learning = _Learning(uses=variables.uses, state=variables.initial)
-    if loaded.trained is not None:
-        assert wanted is not None
-        learning = _learn_adapters(upgraded(loaded.trained), wanted, report)
-        models = {**models, **learning.models}
-    elif wanted is not None:
-        _need_bundle(to, accuracy, options, learning.state)
-        learning = _learn(_only(models, options, "a trainable bundle"), wanted, options, calibration, report)
-        models = learning.models
+    if wanted is not None:
+        _need_bundle(to, loaded, accuracy, options, learning.state)
+        models, learning = _trained(loaded, models, wanted, options, calibration, report)
     elif not loaded.language:
-        for model in models.values():
-            report.passes += optimize(model, PREPARE)
-        if options.mode not in ("none", "fp16"):
-            model = _only(models, options)
-            samples = None if calibration is None else _samples(calibration, model, learning, accuracy)
-            model = _quantize(model, options, samples, accuracy, report, explain, progress)
-            models = dict.fromkeys(models, model)
+        samples = _prepared(models, options, learning, calibration, accuracy, report)
+        models = _quantized(models, options, samples, accuracy, report, explain, progress)
     if to == "onnx":
         data = _export(output, _only(models, options, to), options, report)
     else:
         data = _bundled(output, models, loaded, learning, described, options, report)
         if explain and not loaded.language:
             _measure_memory(data, samples, learning, report)
-    report.bundle_bytes = len(data)
-    report.seconds = time.perf_counter() - start
+    report.bundle_bytes, report.seconds = len(data), time.perf_counter() - start
     return Conversion(data, report)
 
 
@@ -169,12 +159,20 @@ def _bundled(
     return data
 
 
-def _need_storable(models: Mapping[str, ir.Model], widening: bool, report: Report) -> None:
-    """Refuse models that no bundle can hold. widening: then half precision becomes float32."""
-    for model in models.values():
+def _need_storable(loaded: frontends.Loaded, models: Mapping[str, ir.Model], widening: bool, report: Report) -> None:
+    """Refuse models that no bundle can hold. widening: then half precision becomes float32. A language model's graph
+    was built for a bundle."""
+    for model in () if loaded.language else models.values():
         need_storable(model)
         if widening and widen.needed(model):
             report.passes += optimize(model, WIDEN)
+
+
+def _described(
+    loaded: frontends.Loaded, models: Mapping[str, ir.Model], processing: Mapping[str, Any] | None, to: Format
+) -> Mapping[str, Any]:
+    """The bundle's metadata."""
+    return loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
 
 
 def _declared(processing: Mapping[str, Any], models: Mapping[str, ir.Model], to: Format) -> dict[str, Any]:
@@ -231,6 +229,12 @@ class _Learning:
     """What the bundle says about its `train_step`."""
 
 
+def _stateful(loaded: frontends.Loaded, models: Mapping[str, ir.Model], state: Mapping[str, str] | None) -> _Learning:
+    """The state of the source, or that which the caller declares."""
+    variables = _variables(state, models) if state else loaded.variables
+    return _Learning(uses=variables.uses, state=variables.initial)
+
+
 def _fix_state(models: Mapping[str, ir.Model], learning: _Learning) -> None:
     """Give the outputs that are state the shape that the state has: a bundle needs it exactly."""
     for name, use in learning.uses.items():
@@ -239,7 +243,12 @@ def _fix_state(models: Mapping[str, ir.Model], learning: _Learning) -> None:
                 value.shape = ir.Shape(learning.state[use.writes[value.name]].shape)
 
 
-def _need_bundle(to: Format, accuracy: Accuracy | None, options: Options, state: Mapping[str, Array]) -> None:
+def _need_bundle(
+    to: Format, loaded: frontends.Loaded, accuracy: Accuracy | None, options: Options, state: Mapping[str, Array]
+) -> None:
+    """Refuse what does not go together with training; of language models `language.check` does."""
+    if loaded.language:
+        return
     if to != "mslite":
         raise TrainingError(f"trainable: only a bundle can be trainable, got to={to!r}; omit one of the two")
     if accuracy is not None:
@@ -257,6 +266,22 @@ def _training(trainable: Training | str | Sequence[str] | None) -> Training | No
     from converter import training
 
     return trainable if trainable is None or isinstance(trainable, training.Training) else training.Training(trainable)
+
+
+def _trained(
+    loaded: frontends.Loaded,
+    models: Mapping[str, ir.Model],
+    wanted: Training,
+    options: Options,
+    calibration: Any,
+    report: Report,
+) -> tuple[Mapping[str, ir.Model], _Learning]:
+    """All models of a bundle that learns: of a language model those that serve too."""
+    if loaded.trained is not None:
+        learning = _learn_adapters(upgraded(loaded.trained), wanted, report)
+        return {**models, **learning.models}, learning
+    learning = _learn(_only(models, options, "a trainable bundle"), wanted, options, calibration, report)
+    return learning.models, learning
 
 
 def _learn_adapters(model: ir.Model, wanted: Training, report: Report) -> _Learning:
@@ -301,6 +326,37 @@ def _within_budget(graph: Graph, learning: _Learning, budget: int, report: Repor
 
 EXPLAINED_ROWS = 16
 """The calibration rows used to compare layers."""
+
+
+def _prepared(
+    models: Mapping[str, ir.Model],
+    options: Options,
+    learning: _Learning,
+    calibration: Any,
+    accuracy: Accuracy | None,
+    report: Report,
+) -> Samples | None:
+    """Simplify the models; the rows to calibrate on, if these are needed and given."""
+    for model in models.values():
+        report.passes += optimize(model, PREPARE)
+    if options.mode in ("none", "fp16") or calibration is None:
+        return None
+    return _samples(calibration, _only(models, options), learning, accuracy)
+
+
+def _quantized(
+    models: Mapping[str, ir.Model],
+    options: Options,
+    samples: Samples | None,
+    accuracy: Accuracy | None,
+    report: Report,
+    explain: bool,
+    progress: Progress | None,
+) -> Mapping[str, ir.Model]:
+    if options.mode in ("none", "fp16"):
+        return models
+    model = _quantize(_only(models, options), options, samples, accuracy, report, explain, progress)
+    return dict.fromkeys(models, model)
 
 
 def _quantize(

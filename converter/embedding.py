@@ -2,7 +2,7 @@
 
     convert("model.onnx", embedding=Embedding("tokenizer.json"), output="model.mslite")
 
-`frontends.embedding` has the options, `lite_runtime.language.recipe` defines what the bundle says.
+`frontends.embedding` has the options, `lite_runtime.language.embedding.recipe` defines what the bundle says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from converter.frontends.language import from_tokenizer_json
 from converter.frontends.loaded import Loaded, read
 from converter.ir import build
 from converter.quantize import Options
-from lite_runtime.language.recipe import KEY, MOST, NEEDED, Recipe
+from lite_runtime.language.embedding.recipe import KEY, MOST, NEEDED, Recipe
 from lite_runtime.language.tokenizers import SECTION, Description, pack
 
 __all__ = ["declared", "embedded"]

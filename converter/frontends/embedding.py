@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from converter.errors import ConvertError
-from lite_runtime.language.recipe import MOST
+from lite_runtime.language.embedding.recipe import MOST
 
 __all__ = ["Embedding", "Pooling"]
 

@@ -30,8 +30,8 @@ class Format:
     """Bytes that must also occur in the first `HEAD`."""
     member: str = ""
     """The end of a name inside a zip archive, or of a path inside a folder, that decides."""
-    folder: str = ""
-    """The name of a file inside a folder that decides."""
+    folder: tuple[str, ...] = ()
+    """Names of files inside a folder, of which one decides."""
     reader: str = ""
     """The module whose `load` reads it."""
     settings: tuple[str, ...] = ()
@@ -58,8 +58,11 @@ FORMATS: tuple[Format, ...] = (
     Format("LightGBM", (), ((0, b"tree\n"), (0, b"tree\r\n")), b"num_tree_per_iteration",
            reader="converter.frontends.trees.lightgbm"),
     Format("TensorFlow SavedModel", member="saved_model.pb", reader="converter.frontends.tensorflow", by_path=True),
-    Format("Sentence Transformers folder", folder="modules.json", reader="converter.frontends.sentences", by_path=True),
-    Format("safetensors folder", folder="config.json", reader="converter.frontends.safetensors",
+    Format("Sentence Transformers folder", folder=("modules.json",), reader="converter.frontends.sentences",
+           by_path=True),
+    Format("ONNX language model", folder=("model.onnx", "genai_config.json"), reader="converter.frontends.exported",
+           settings=("language",), by_path=True),
+    Format("safetensors folder", folder=("config.json",), reader="converter.frontends.safetensors",
            settings=("language",), by_path=True),
     Format("torch.export program", (".pt2",), member="models/model.json", reader="converter.frontends.pt2"),
     Format("Keras file", (".keras",), member="model.weights.h5",
@@ -112,7 +115,8 @@ def recognise(source: str | os.PathLike[str] | bytes) -> Format | None:
     path = Path(source)
     if path.is_dir():
         names = [item.name for item in path.iterdir()]
-        return _with_member(names) or next((f for f in FORMATS if f.folder in names), None) or _folder(path)
+        held = next((known for known in FORMATS if any(name in names for name in known.folder)), None)
+        return _with_member(names) or held or _folder(path)
     try:
         with open(path, "rb") as file:
             return _of(file.read(HEAD), file)
@@ -124,8 +128,8 @@ def _folder(path: Path) -> Format:
     found = by_suffix(path)
     if found is None:
         raise ConvertError(
-            f"{path} is a folder without saved_model.pb, modules.json or config.json; give the model's file, or a"
-            " folder with one of these"
+            f"{path} is a folder without saved_model.pb, modules.json, config.json or model.onnx; give the model's "
+            "file, or a folder with one of these"
         )
     return found
 

@@ -46,6 +46,8 @@ class Loaded:
     """Of a language model, whose graph needs no optimising and is not quantised further: facts for the report."""
     embedding: Embedding | None = None
     """Of an encoder that turns texts into vectors: how, as the source says it."""
+    decoder: Any = None
+    """Of a language model, what its file holds: a `decoders.LanguageModel`, from which other graphs can be made."""
 
 
 _PIECE = 1 << 24

@@ -22,7 +22,7 @@ from converter.errors import ConvertError
 from converter.frontends import onnx
 from converter.frontends.embedding import Embedding, Pooling
 from converter.frontends.loaded import Loaded, read
-from lite_runtime.language.recipe import MOST
+from lite_runtime.language.embedding.recipe import MOST
 
 __all__ = ["load"]
 

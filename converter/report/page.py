@@ -72,6 +72,40 @@ def _accuracy(report: Report) -> list[tuple[str, str]]:
     return [(f"{found['score']:.4g}", f"{found['metric']}, {found['float']:.4g} in float: {lost}")]
 
 
+_WAYS = {"float": "in floating point", "plain": "rounded without data", "gptq": "rounded by GPTQ",
+         "mix": "the mix that meets the budget"}  # fmt: skip
+
+
+def _rounding(report: Report) -> str:
+    """Of a language model: perplexities, and how products are stored."""
+    found = report.language.get("rounding")
+    if not found:
+        return ""
+    kinds = [kind for kind in ("w4", "w8", "float") if any(kind in counts for counts in found["mix"].values())]
+    scores = ((text_cell(_WAYS[way]), figure_cell(f"{score:.2f}")) for way, score in found["perplexity"].items())
+    mix = (
+        (text_cell(role), *(figure_cell(str(counts.get(kind, ""))) for kind in kinds))
+        for role, counts in found["mix"].items()
+    )
+    ranking = (
+        (text_cell(u["unit"]), figure_cell(f"{u['gain']:.3f}"), figure_cell(size_text(u["bytes"])))
+        for u in found.get("ranking", ())
+    )
+    tokens = found["tokens"]
+    won = (
+        "<h2>What 8 bits win</h2><p>By how much perplexity on a part of the calibration text falls if these products "
+        "alone have 8 bits.</p>" + table(("products", "#won", "#bytes more"), ranking)
+    )
+    return (
+        f"<h2>Perplexity</h2><p>On {tokens['held']} tokens of text that was held out; rounded by the inputs that "
+        f"{tokens['calibration']} others cause.</p>"
+        + table(("matrices", "#perplexity"), scores)
+        + "<h2>Products by precision</h2>"
+        + table(("role", *(f"#{kind}" for kind in kinds)), mix)
+        + won * bool(found.get("ranking"))
+    )
+
+
 def _findings(report: Report) -> str:
     told = report.quantization.findings if report.quantization else []
     found = [*((str(f.kind), f.text) for f in told), *(("left out", text) for text in report.left_out)]
@@ -261,6 +295,7 @@ def _steps(report: Report) -> str:
 SECTIONS: tuple[Callable[[Report], str], ...] = (
     _head,
     _facts,
+    _rounding,
     _training,
     _findings,
     _layers,

@@ -49,10 +49,12 @@ class Report:
     "bytes", "state_bytes", "signatures"; "arena" if there is a budget (budget, before, after, nodes computed twice);
     if a report was requested, "arena_bytes" of each training signature, for a "batch"."""
     language: Mapping[str, Any] = field(default_factory=dict)
-    """Of a language model: "context", "layers", "cache_bytes_per_token", and "stored", the tensors of the file by
-    type."""
+    """Of a language model: "context", "layers", "cache_bytes_per_token", "stored", the tensors of the file by type, and
+    "products", the number of matrices of floats that could be rounded. If a text was given, "rounding": "perplexity" by
+    way ("float", "plain", "gptq", "mix"), "mix" (products by role and precision), "tokens" (calibrated on, held out),
+    and with an accuracy budget "budget" (limit, lost, trials) and "ranking" (what 8 bits win, by unit)."""
     embedding: Mapping[str, Any] = field(default_factory=dict)
-    """Of an embedding model: see `lite_runtime.language.recipe.Recipe`."""
+    """Of an embedding model: see `lite_runtime.language.embedding.recipe.Recipe`."""
     halved: int = 0
     """Constants stored in float16."""
     kept_float32: int = 0

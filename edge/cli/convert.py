@@ -32,7 +32,7 @@ def convert(
     keep_float: option.KeepFloat = None,
     io: option.Io = "float32",
     accuracy_budget: option.AccuracyBudget = None,
-    metric: option.Metric = "agreement",
+    metric: option.Metric = None,
     evaluation: option.Evaluation = None,
     trainable: option.Trainable = None,
     lora: option.LoraRank = None,
@@ -53,6 +53,8 @@ def convert(
     tokenizer: option.Tokenizer = None,
     pooling: option.Pooling = None,
     normalize: option.Normalize = None,
+    cache: option.Cache = None,
+    keep_w8: option.KeepW8 = None,
     to: option.Target = "mslite",
     report: option.ReportFile = None,
     input_shape: InputShapes = None,
@@ -61,8 +63,8 @@ def convert(
 ) -> None:
     """Convert a model to a bundle: ONNX (.onnx, .ort), TensorFlow Lite, XGBoost (.ubj, .json), LightGBM (.txt),
     PyTorch (.pt2), a TensorFlow SavedModel folder, a language model (.gguf, or a folder with config.json and
-    .safetensors files), or an embedding model (ONNX with --tokenizer, or a folder of Sentence Transformers). Other
-    formats are refused with the way round; docs/sources.md lists them."""
+    .safetensors files, or with model.onnx), or an embedding model (ONNX with --tokenizer, or a folder of Sentence
+    Transformers). Other formats are refused with the way round; docs/sources.md lists them."""
     shapes = read_shapes(input_shape)
     from converter import Accuracy, Options, Training
     from converter import convert as run
@@ -97,6 +99,8 @@ def convert(
         activations=activations,
         context=context_size,
         embedding=_embedding_of(tokenizer, pooling, normalize),
+        cache=cache,
+        keep_w8=keep_w8 or None,
         explain=report is not None,
         progress=_progress,
     )
@@ -230,7 +234,28 @@ def _language(report: Report) -> list[tuple[str, str]]:
     return [
         ("model", f"{found['layers']} layers, texts of up to {found['context']} tokens, {cache} of cache for each"),
         ("tensors", stored),
+        *_rounding(found.get("rounding")),
     ]
+
+
+def _rounding(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Of a language model that was rounded by a text: what that cost."""
+    if not found:
+        return []
+    counts: dict[str, int] = {}
+    for kinds in found["mix"].values():
+        for kind, count in kinds.items():
+            counts[kind] = counts.get(kind, 0) + count
+    scores = ", ".join(f"{way} {score:.2f}" for way, score in found["perplexity"].items())
+    rows = [
+        ("products", ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))),
+        ("perplexity", f"{scores}, on {found['tokens']['held']} tokens that were held out"),
+    ]
+    budget = found.get("budget")
+    if budget:
+        tried = f"{budget['trials']} combinations measured"
+        rows.append(("accuracy", f"{budget['lost']:.3g} lost, {budget['limit']:.3g} allowed; {tried}"))
+    return rows
 
 
 def _embedding(report: Report) -> list[tuple[str, str]]:

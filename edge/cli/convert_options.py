@@ -11,6 +11,7 @@ __all__ = [
     "AccuracyBudget",
     "Activations",
     "BatchNorm",
+    "Cache",
     "Calibration",
     "ClipNorm",
     "Context",
@@ -18,6 +19,7 @@ __all__ = [
     "Integers",
     "Io",
     "KeepFloat",
+    "KeepW8",
     "LearningRate",
     "LoraOnlyB",
     "LoraRank",
@@ -63,7 +65,8 @@ Calibration: TypeAlias = Annotated[
     typer.Option(
         "--calibration",
         metavar="FILE.npz|DIR",
-        help="Representative samples: arrays by input name, or a folder of arrays or images.",
+        help="Representative samples: arrays by input name, or a folder of arrays or images. "
+        "For a language model a text.",
         rich_help_panel=_PRECISION,
     ),
 ]
@@ -98,11 +101,11 @@ AccuracyBudget: TypeAlias = Annotated[
     ),
 ]
 Metric: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--metric",
-        help="agreement, error (against the float model), top1, auc, rmse (against labels), or "
-        "your own function: module:function.",
+        help="agreement (by default), error (against the float model), top1, auc, rmse (against labels), or "
+        "your own function: module:function; of language models, perplexity.",
         rich_help_panel=_ACCURACY,
     ),
 ]
@@ -111,7 +114,8 @@ Evaluation: TypeAlias = Annotated[
     typer.Option(
         "--evaluation",
         metavar="FILE.npz",
-        help="Inputs by name to measure accuracy on, with labels in the array `labels`; default: the calibration data.",
+        help="Inputs by name to measure accuracy on, with labels in the array `labels`; default: the calibration data. "
+        "For a language model a text; default: the last quarter of the calibration text.",
         rich_help_panel=_ACCURACY,
     ),
 ]
@@ -254,6 +258,24 @@ Normalize: TypeAlias = Annotated[
         "--normalize/--no-normalize",
         help="Whether vectors get length 1; by default they do.",
         rich_help_panel=_EMBEDDING,
+    ),
+]
+Cache: TypeAlias = Annotated[
+    Literal["float16", "float32", "int8"] | None,
+    typer.Option(
+        "--cache",
+        help="What keys and values of a text are kept as: float16 (by default), float32, or int8 with scales, in half "
+        "the memory.",
+        rich_help_panel=_LANGUAGE,
+    ),
+]
+KeepW8: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep-w8",
+        metavar="GLOB",
+        help="Products with 8 bits in --quantize w4: down, layer.0.*, embedding; repeatable.",
+        rich_help_panel=_LANGUAGE,
     ),
 ]
 Target: TypeAlias = Annotated[

@@ -179,9 +179,7 @@ def _head(path: Path, bundle: Bundle, signed: list[str]) -> RenderableType:
 
 def _language(about: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """What a bundle says of its language model. Its metadata may be anything."""
-    from math import prod
-
-    sizes = ("architecture", "layers", "width", "heads", "kv_heads", "head_size", "window", "activations")
+    sizes = ("architecture", "layers", "width", "heads", "kv_heads", "head_size", "window", "activations", "cache")
     told = (f"{name.replace('_', ' ')} {_fact(about[name])}" for name in sizes if name in about)
     yield "language model", ", ".join(told)
     for name in ("name", "context", "vocabulary", "stop", "bos", "template"):
@@ -190,9 +188,10 @@ def _language(about: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if isinstance(adapters := about.get("adapters"), Mapping):
         yield "adapters", _adapters(adapters)
     yield "made from", _fact(about.get("source") or {})
-    numbers = [about.get(name) for name in ("layers", "kv_heads", "head_size")]
-    if all(isinstance(n, int) for n in numbers):
-        size = 2 * prod(n for n in numbers if isinstance(n, int)) * (4 if about.get("cache") == "float32" else 2)
+    layers, heads, size = (about.get(name) for name in ("layers", "kv_heads", "head_size"))
+    held = {"float32": (4, 0), "int8": (1, 2)}.get(str(about.get("cache")), (2, 0))
+    if isinstance(layers, int) and isinstance(heads, int) and isinstance(size, int):
+        size = 2 * layers * heads * (size * held[0] + held[1])
         yield "cache", f"{bytes_text(size)} for each token"
 
 

@@ -12,10 +12,13 @@ neither reads nor writes outside the caches.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from llvmlite import ir
-from numba import float32, int64
+from numba import float32, int8, int16, int32, int64, uint8
 
+from lite_runtime.kernels._bytes import load_bytes, load_split
 from lite_runtime.kernels._halves import from_half, load_halves, to_half
 from lite_runtime.kernels._vmath import vtanh
 from lite_runtime.kernels.attention import KEYS, PANEL, _panel, _scale_row, _weigh
@@ -26,20 +29,23 @@ from lite_runtime.native.simd import (
     f32p,
     fault,
     first,
+    i8p,
     i16p,
     i32p,
     kernel,
     num,
     ptr,
     real,
+    rint,
     splat,
     stack_floats,
+    u8p,
     vload,
     vload_n,
     vstore,
     vstore_n,
 )
-from lite_runtime.operators.language import PAGE
+from lite_runtime.operators.language import PAGE, SCALE
 from lite_runtime.steps.declaration import named
 from lite_runtime.steps.paged import Append, Attend
 
@@ -56,9 +62,28 @@ WIDE = KEYS * 64
 """Elements of a block of keys, and of values: 32 KB each on the stack, of which some systems give a thread 128."""
 _VALUES = WIDE + PANEL
 _SCORES, _HELD = ROWS * KEYS, ROWS * GROUP
+_STEPS, _LARGEST = np.float32(127), np.float32(65504)
 _ZERO, _ONE, _LOW, _INF = np.float32(0), np.float32(1), np.float32(-3.4028235e38), np.float32(np.inf)
 _I16, _I64 = ir.IntType(16), ir.IntType(64)
 _HALVES = ir.VectorType(_I16, LANES)
+
+
+# -- what caches hold -------------------------------------------------------------------------------------------------
+
+
+class _Kind(NamedTuple):
+    """How keys and values get into caches and out of them; `at` is the number of a page times heads plus the head.
+
+    put_key(cache, at, within, source, size), put_value(cache, at, within, source, deep): features of one position.
+    widen_keys(cache, table, key, count, kv, head, size, pages, factor, to): keys [key, key + count) as panels of
+    `attention`, times a factor; returns whether a page was outside.
+    widen_values(cache, table, key, count, kv, head, deep, pages, to): values, one row after the other.
+    """
+
+    put_key: Any
+    put_value: Any
+    widen_keys: Any
+    widen_values: Any
 
 
 @device
@@ -86,6 +111,127 @@ def _one(cache, index, halves):
     return f32p(cache)[index]
 
 
+@device
+def _page(table, position, pages):
+    """The page that has a position, -1 if it is outside."""
+    page = int64(i32p(table)[position // PAGE])
+    return page if 0 <= page < pages else int64(-1)
+
+
+def _floats(halves: bool) -> _Kind:
+    @device
+    def put_key(cache, at, within, source, size):
+        for i in range(size):
+            _put(cache, (at * size + i) * PAGE + within, f32p(source)[i], halves)
+
+    @device
+    def put_value(cache, at, within, source, deep):
+        for i in range(deep):
+            _put(cache, (at * PAGE + within) * deep + i, f32p(source)[i], halves)
+
+    @device
+    def widen_keys(cache, table, key, count, kv, head, size, pages, factor, to):
+        bad = int64(0)
+        for column in range(0, count, PANEL):
+            vectors = (min(PANEL, count - column) + LANES - 1) // LANES
+            line = 4 * LANES * vectors
+            target = to + 4 * column * size
+            for j in range(vectors):
+                position = key + column + j * LANES
+                page = _page(table, position, pages)
+                if page < 0:
+                    bad, page = int64(1), int64(0)
+                source = (page * kv + head) * size * PAGE + position % PAGE
+                for i in range(size):
+                    wide = _vector(cache, source + i * PAGE, halves) * splat(factor)
+                    vstore(f32p(target + line * i + 4 * LANES * j), wide)
+        return bad
+
+    @device
+    def widen_values(cache, table, key, count, kv, head, deep, pages, to):
+        for i in range(count):
+            position = key + i
+            page = max(_page(table, position, pages), int64(0))
+            source = ((page * kv + head) * PAGE + position % PAGE) * deep
+            target = to + 4 * i * deep
+            done = 0
+            while done + LANES <= deep:
+                vstore(f32p(target + 4 * done), _vector(cache, source + done, halves))
+                done += LANES
+            while done < deep:
+                f32p(target)[done] = _one(cache, source + done, halves)
+                done += 1
+
+    return _Kind(put_key, put_value, widen_keys, widen_values)
+
+
+@device
+def _put_bytes(target, stride, source, count):
+    """Numbers as int8, bytes `stride` apart, and behind them the two bytes of their scale, a float16."""
+    top = _ZERO
+    for i in range(count):
+        top = max(top, abs(f32p(source)[i]))
+    bits = to_half(min(top / _STEPS, _LARGEST))
+    scale = from_half(bits)
+    inverse = _ONE / scale if scale > _ZERO else _ZERO
+    for i in range(count):
+        value = rint(f32p(source)[i] * inverse)
+        value = _STEPS if value > _STEPS else value
+        value = value if value >= -_STEPS else -_STEPS  # also what is no number
+        i8p(target + i * stride)[0] = int8(int32(value))
+    u8p(target + count * stride)[0] = uint8(bits & 255)
+    u8p(target + (count + 1) * stride)[0] = uint8((bits >> 8) & 255)
+
+
+def _bytes() -> _Kind:
+    @device
+    def put_key(cache, at, within, source, size):
+        _put_bytes(cache + at * (size + SCALE) * PAGE + within, PAGE, source, size)
+
+    @device
+    def put_value(cache, at, within, source, deep):
+        _put_bytes(cache + (at * PAGE + within) * (deep + SCALE), 1, source, deep)
+
+    @device
+    def widen_keys(cache, table, key, count, kv, head, size, pages, factor, to):
+        bad = int64(0)
+        for column in range(0, count, PANEL):
+            vectors = (min(PANEL, count - column) + LANES - 1) // LANES
+            line = 4 * LANES * vectors
+            target = to + 4 * column * size
+            for j in range(vectors):
+                position = key + column + j * LANES
+                page = _page(table, position, pages)
+                if page < 0:
+                    bad, page = int64(1), int64(0)
+                source = cache + (page * kv + head) * (size + SCALE) * PAGE + position % PAGE
+                scale = load_split(source + size * PAGE, source + (size + 1) * PAGE) * splat(factor)
+                for i in range(size):
+                    vstore(f32p(target + line * i + 4 * LANES * j), load_bytes(source + i * PAGE) * scale)
+        return bad
+
+    @device
+    def widen_values(cache, table, key, count, kv, head, deep, pages, to):
+        for i in range(count):
+            position = key + i
+            page = max(_page(table, position, pages), int64(0))
+            source = cache + ((page * kv + head) * PAGE + position % PAGE) * (deep + SCALE)
+            scale = from_half(int16(int32(u8p(source)[deep]) | int32(u8p(source)[deep + 1]) << 8))
+            target = to + 4 * i * deep
+            done = 0
+            while done + LANES <= deep:
+                vstore(f32p(target + 4 * done), load_bytes(source + done) * splat(scale))
+                done += LANES
+            while done < deep:
+                f32p(target)[done] = float32(i8p(source)[done]) * scale
+                done += 1
+
+    return _Kind(put_key, put_value, widen_keys, widen_values)
+
+
+_F16, _F32, _I8 = _floats(True), _floats(False), _bytes()
+
+
 # -- appending --------------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +248,9 @@ def _turn(source, target, size, angle_cos, angle_sin, pairs, interleaved):
         y[i] = x[i]
 
 
-def _appender(halves: bool):
+def _appender(kind: _Kind):
+    put_key, put_value = kind.put_key, kind.put_value
+
     @device
     def append(step, bases, worker, workers):
         query, key, value = ptr(step, bases, APPEND.query), ptr(step, bases, APPEND.key), ptr(step, bases, APPEND.value)
@@ -146,18 +294,13 @@ def _appender(halves: bool):
                 for h in range(kv):
                     source = key + 4 * (row * kv + h) * size
                     _turn(source, head, size, cos + turn, sin + turn, pairs, interleaved)
-                    place = (page * kv + h) * size * PAGE + within
-                    for i in range(size):
-                        _put(keys, place + i * PAGE, f32p(head)[i], halves)
-                    place = ((page * kv + h) * PAGE + within) * deep
-                    line = f32p(value + 4 * (row * kv + h) * deep)
-                    for i in range(deep):
-                        _put(values, place + i, line[i], halves)
+                    put_key(keys, page * kv + h, within, head, size)
+                    put_value(values, page * kv + h, within, value + 4 * (row * kv + h) * deep, deep)
 
     return append
 
 
-_append16, _append32 = _appender(True), _appender(False)
+_append16, _append32, _append8 = map(_appender, (_F16, _F32, _I8))
 
 
 @kernel(Append)
@@ -172,6 +315,12 @@ def f32_append(step, bases, worker, workers):
     _append32(step, bases, worker, workers)
 
 
+@kernel(Append)
+def i8_append(step, bases, worker, workers):
+    """Like f16_append, caches of int8 with a scale for each position and head."""
+    _append8(step, bases, worker, workers)
+
+
 # -- attending --------------------------------------------------------------------------------------------------------
 
 
@@ -183,43 +332,8 @@ def _soften(x, n, cap):
         vstore_n(here, vtanh(vload_n(here, n - i) * splat(_ONE / cap)) * splat(cap), n - i)
 
 
-def _attender(halves: bool):
-    @device
-    def widen_keys(cache, table, key, count, kv, head, size, pages, factor, to):
-        """Keys [key, key + count) as panels of `attention`, times a factor. Returns whether a page was outside."""
-        bad = int64(0)
-        for column in range(0, count, PANEL):
-            vectors = (min(PANEL, count - column) + LANES - 1) // LANES
-            line = 4 * LANES * vectors
-            target = to + 4 * column * size
-            for j in range(vectors):
-                position = key + column + j * LANES
-                page = int64(i32p(table)[position // PAGE])
-                if page < 0 or page >= pages:
-                    bad, page = int64(1), int64(0)
-                source = (page * kv + head) * size * PAGE + position % PAGE
-                for i in range(size):
-                    wide = _vector(cache, source + i * PAGE, halves) * splat(factor)
-                    vstore(f32p(target + line * i + 4 * LANES * j), wide)
-        return bad
-
-    @device
-    def widen_values(cache, table, key, count, kv, head, deep, pages, to):
-        """Values [key, key + count), one row after the other."""
-        for i in range(count):
-            position = key + i
-            page = int64(i32p(table)[position // PAGE])
-            if page < 0 or page >= pages:
-                page = int64(0)
-            source = ((page * kv + head) * PAGE + position % PAGE) * deep
-            target = to + 4 * i * deep
-            done = 0
-            while done + LANES <= deep:
-                vstore(f32p(target + 4 * done), _vector(cache, source + done, halves))
-                done += LANES
-            while done < deep:
-                f32p(target)[done] = _one(cache, source + done, halves)
-                done += 1
+def _attender(kind: _Kind):
+    widen_keys, widen_values = kind.widen_keys, kind.widen_values
 
     @device
     def attend(step, bases, worker, workers):
@@ -310,7 +424,7 @@ def _attender(halves: bool):
     return attend
 
 
-_attend16, _attend32 = _attender(True), _attender(False)
+_attend16, _attend32, _attend8 = map(_attender, (_F16, _F32, _I8))
 
 
 @kernel(Attend)
@@ -323,3 +437,9 @@ def f16_attend(step, bases, worker, workers):
 def f32_attend(step, bases, worker, workers):
     """Like f16_attend, caches of float32."""
     _attend32(step, bases, worker, workers)
+
+
+@kernel(Attend)
+def i8_attend(step, bases, worker, workers):
+    """Like f16_attend, caches of int8 with a scale for each position and head."""
+    _attend8(step, bases, worker, workers)

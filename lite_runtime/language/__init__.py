@@ -9,7 +9,7 @@ from lite_runtime._lazy import lazy
 if TYPE_CHECKING:
     from lite_runtime.language.adapters import Adapter
     from lite_runtime.language.answer import Piece, Statistics
-    from lite_runtime.language.embedding import EmbeddingModel
+    from lite_runtime.language.embedding.model import EmbeddingModel
     from lite_runtime.language.generation import LanguageModel
     from lite_runtime.language.sampling import Sampling
     from lite_runtime.language.template import ChatTemplate
@@ -35,7 +35,7 @@ __getattr__ = lazy(
         "Adapter": "lite_runtime.language.adapters",
         "ChatTemplate": "lite_runtime.language.template",
         "Detokenizer": "lite_runtime.language.tokenizers",
-        "EmbeddingModel": "lite_runtime.language.embedding",
+        "EmbeddingModel": "lite_runtime.language.embedding.model",
         "LanguageModel": "lite_runtime.language.generation",
         "Learning": "lite_runtime.learning.texts",
         "Piece": "lite_runtime.language.answer",

@@ -26,10 +26,11 @@ from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Value, numpy_dtype
 from lite_runtime.language.adapters import Adapter, NoSlot, layout
 from lite_runtime.language.pages import PAGE, Pages, needed
+from lite_runtime.operators.language import SCALE
 from lite_runtime.running.executor import Binding
 from lite_runtime.running.session import Model
 
-__all__ = ["CHUNK", "KEYS", "SLOTS", "Engine", "Part", "Sequence", "takes_tokens"]
+__all__ = ["CHUNK", "KEYS", "SLOTS", "VALUES", "Engine", "Part", "Sequence", "takes_tokens"]
 
 CHUNK = 256
 """Rows of a run, at most: weights are read once for so many tokens."""
@@ -381,6 +382,8 @@ def _gives_logits(outputs: Items[Value], vocabulary: int) -> bool:
 
 _RANKS = {"block_table": 2}
 """Of the inputs that are not caches, if it is not one."""
+_SCALES = {"float16": 0, "float32": 0, "int8": SCALE}
+"""Element types of caches -> what is behind the features of a position and head."""
 
 
 def _caches(model: Model, pages: int) -> Mapping[str, Array]:
@@ -409,12 +412,13 @@ def _caches(model: Model, pages: int) -> Mapping[str, Array]:
 
 
 def _heads_and_size(cache: Value) -> tuple[int, int]:
-    """Of a cache [pages, heads, size, 16] of keys, or [pages, heads, 16, size] of values."""
+    """Of a cache [pages, heads, size, 16] of keys, or [pages, heads, 16, size] of values. Scales count as
+    features."""
     shape = cache.shape or ()
     known = shape[1:] if cache.name.startswith(KEYS) else (*shape[1:2], *shape[:1:-1])
-    if cache.dtype in ("float16", "float32") and len(known) == 3 and _open(shape[:1]):
+    if cache.dtype in _SCALES and len(known) == 3 and _open(shape[:1]):
         heads, size, page = known
-        if isinstance(heads, int) and isinstance(size, int) and page == PAGE:
+        if isinstance(heads, int) and isinstance(size, int) and size > _SCALES[cache.dtype] and page == PAGE:
             return heads, size
     raise InputError(f"input {cache.name!r}: expected a cache of pages, got {cache}; convert the model again")
 

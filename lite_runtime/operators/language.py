@@ -9,10 +9,12 @@ from functools import partial
 
 from lite_runtime.operators.record import Operator
 
-__all__ = ["ACTIVATIONS", "PAGE", "PANEL", "RANK", "RECORDS"]
+__all__ = ["ACTIVATIONS", "PAGE", "PANEL", "RANK", "RECORDS", "SCALE"]
 
 PAGE = 16
 """Positions of a page of the caches."""
+SCALE = 2
+"""Bytes of a scale, a float16, behind the features of a position in caches of int8."""
 PANEL = 16
 """Outputs of a panel of weights: one vector of the widest processors, a whole number of vectors of all others."""
 ACTIVATIONS = 32

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from lite_runtime import steps
-from lite_runtime.operators.language import PAGE
+from lite_runtime.operators.language import PAGE, SCALE
 from lite_runtime.ops._checks import one_of
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
 __all__: list[str] = []
 
-_CACHES = ("float16", "float32")
+_KINDS = {"float16": "f16", "float32": "f32", "int8": "i8"}
+"""Element types of caches, and how their kernels begin."""
 _MOST_GROUP, _WIDEST = 16, 256
 """Heads of the query that share a head of the key, and features of a head, at most: `kernels.paged` has memory for so
 many."""
@@ -27,11 +28,12 @@ def _infer(n: Inference) -> list[Spec]:
     _same(n, 0, query, (rows, heads * size))
     _same(n, 1, key, (rows, kv_heads * size))
     _same(n, 2, value, (rows, kv_heads * deep))
-    key_cache = one_of(n, 3, _CACHES)
+    key_cache = one_of(n, 3, tuple(_KINDS))
     value_cache = one_of(n, 4, (key_cache.dtype,))
     pages = key_cache.shape[0] if key_cache.shape else 0
-    _same(n, 3, key_cache, (pages, kv_heads, size, PAGE))
-    _same(n, 4, value_cache, (pages, kv_heads, PAGE, deep))
+    more = SCALE if key_cache.dtype == "int8" else 0
+    _same(n, 3, key_cache, (pages, kv_heads, size + more, PAGE))
+    _same(n, 4, value_cache, (pages, kv_heads, PAGE, deep + more))
     cumulative, past, table = (one_of(n, i, ("int32",)) for i in (5, 6, 7))
     sequences = past.shape[0] if past.shape else 0
     _same(n, 5, cumulative, (sequences + 1,))
@@ -74,7 +76,7 @@ def _bind(b: Binder) -> None:
     size, deep = query.shape[1] // heads, value.shape[1] // kv_heads
     if max(size, deep) > _WIDEST:
         raise NoKernel(f"heads of more than {_WIDEST} features")
-    kind = "f16" if key_cache.dtype == "float16" else "f32"
+    kind = _KINDS[key_cache.dtype]
     turned = b.scratch("float32", query.shape)
     sequences: dict[str, Any] = {"cumulative": cumulative, "past": past, "table": table}
     sizes: dict[str, Any] = {

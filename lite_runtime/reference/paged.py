@@ -6,7 +6,7 @@ import numpy as np
 
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array
-from lite_runtime.operators.language import PAGE
+from lite_runtime.operators.language import PAGE, SCALE
 from lite_runtime.reference.normalize import softmax
 from lite_runtime.reference.registry import define
 
@@ -23,6 +23,26 @@ def _rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     out[..., halves[0]] = cos * first - sin * second
     out[..., halves[1]] = sin * first + cos * second
     return out
+
+
+def _stored(x: Array, cache: Array) -> Array:
+    """Features (..., size) as a cache has them: of int8, the two bytes of their scale are behind them."""
+    if cache.dtype != np.int8:
+        return x.astype(cache.dtype)
+    scale = np.minimum(np.abs(x).max(axis=-1, keepdims=True) / np.float32(127), np.float32(65504)).astype("<f2")
+    wide = scale.astype(np.float32)
+    inverse = np.where(wide > 0, np.float32(1) / np.where(wide > 0, wide, np.float32(1)), np.float32(0))
+    q = np.clip(np.rint(x * inverse), -127, 127).astype(np.int8)
+    return np.concatenate([q, scale.view(np.int8)], axis=-1)
+
+
+def _widened(held: Array) -> Array:
+    """What `_stored` made, as float32."""
+    if held.dtype != np.int8:
+        return held.astype(np.float32)
+    scale = np.ascontiguousarray(held[..., -SCALE:]).view("<f2").astype(np.float32)
+    made: Array = held[..., :-SCALE].astype(np.float32) * scale
+    return made
 
 
 @define("PagedAttention")
@@ -52,8 +72,9 @@ def _paged_attention(
     one another, those of sequence s from row cumulative[s] to cumulative[s + 1]. The first of them has position
     past[s]. Query and key are rotated by the angles of their positions (rows of cos and sin). Position p of sequence s
     is in page table[s, p // 16]: key_cache (pages, kv_num_heads, size, 16), value_cache (pages, kv_num_heads, 16,
-    size). Every token attends to all positions of its sequence up to its own, or to the last `local_window_size`.
-    scale 0: 1 / sqrt(size). Raises InputError for positions without a page.
+    size); in caches of int8, features are multiples of a float16 of their position and head, whose two bytes are behind
+    them: sizes are larger by 2. Every token attends to all positions of its sequence up to its own, or to the last
+    `local_window_size`. scale 0: 1 / sqrt(size). Raises InputError for positions without a page.
     """
     rows, size = len(query), query.shape[1] // num_heads
     group = num_heads // kv_num_heads
@@ -74,10 +95,11 @@ def _paged_attention(
         turned, new = q[begin:end], k[begin:end]
         if cos is not None and sin is not None:
             turned, new = (_rotated(x, cos[at], sin[at], bool(rotary_interleaved)) for x in (turned, new))
-        key_cache[used[at // PAGE], :, :, at % PAGE] = new
-        value_cache[used[at // PAGE], :, at % PAGE] = v[begin:end]
-        keys = key_cache[used].astype(np.float32).transpose(1, 0, 3, 2).reshape(kv_num_heads, -1, size)[:, :reach]
-        values = value_cache[used].astype(np.float32).swapaxes(0, 1).reshape(kv_num_heads, -1, v.shape[-1])[:, :reach]
+        key_cache[used[at // PAGE], :, :, at % PAGE] = _stored(new, key_cache)
+        value_cache[used[at // PAGE], :, at % PAGE] = _stored(v[begin:end], value_cache)
+        keys = key_cache[used].transpose(1, 0, 3, 2).reshape(kv_num_heads, -1, key_cache.shape[2])
+        values = value_cache[used].swapaxes(0, 1).reshape(kv_num_heads, -1, value_cache.shape[3])
+        keys, values = _widened(keys[:, :reach]), _widened(values[:, :reach])
         scores = np.einsum("qhd,hkd->hqk", turned, np.repeat(keys, group, 0)) * factor
         if softcap:
             scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))

@@ -7,7 +7,7 @@ from lite_runtime.steps.declaration import In, InOut, Out, Step, step
 __all__ = ["Append", "Attend"]
 
 
-@step("paged.f16_append", "paged.f32_append")
+@step("paged.f16_append", "paged.f32_append", "paged.i8_append")
 class Append(Step):
     """New keys and values, rotated by their positions, into the caches; queries, rotated, into `turned`."""
 
@@ -19,8 +19,8 @@ class Append(Step):
     table: In
     cos: In | None
     sin: In | None
-    key_cache: InOut  # [pages][kv_heads][size][16]
-    value_cache: InOut  # [pages][kv_heads][16][deep]
+    key_cache: InOut  # [pages][kv_heads][size][16]; of int8 two more for the scale
+    value_cache: InOut  # [pages][kv_heads][16][deep]; likewise
     turned: Out
     rows: int
     sequences: int
@@ -35,7 +35,7 @@ class Append(Step):
     interleaved: int
 
 
-@step("paged.f16_attend", "paged.f32_attend")
+@step("paged.f16_attend", "paged.f32_attend", "paged.i8_attend")
 class Attend(Step):
     """y = softmax(turned K) V, for each sequence up to each row's position."""
 

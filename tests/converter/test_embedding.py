@@ -14,7 +14,7 @@ from converter.errors import QuantizeError
 from lite_runtime import bundle
 from lite_runtime.graph import Array
 from lite_runtime.language import EmbeddingModel
-from lite_runtime.language.recipe import KEY
+from lite_runtime.language.embedding.recipe import KEY
 from tests.language.encoders import TEXTS, bundle_of, encoder, folder, theirs, tokenizer_json
 
 KIND = "sentence_transformers.models."

@@ -43,16 +43,23 @@ def description(chat: bool = True) -> Description:
     )  # fmt: skip
 
 
-def talking_bundle(sizes: Sizes = Sizes(), *, seed: int = 0, chat: bool = True, **about: Any) -> bytes:  # noqa: B008
+def talking_bundle(
+    sizes: Sizes = Sizes(),  # noqa: B008
+    *,
+    seed: int = 0,
+    chat: bool = True,
+    cache: str = "float16",
+    **about: Any,
+) -> bytes:
     """The file. chat: whether it has a chat template."""
-    tiny = Tiny(sizes, seed=seed)
+    tiny = Tiny(sizes, seed=seed, cache=cache)
     metadata = {"language": {**tiny.about, "template": TEMPLATE if chat else None, **about}}
     return bundle.write(None, tiny.graphs(), metadata=metadata, extra={"tokenizer": pack(description(chat))})
 
 
-_BUNDLE = talking_bundle()
+_BUNDLES = {kind: talking_bundle(cache=kind) for kind in ("float16", "int8")}
 
 
-def talking(**settings: Any) -> LanguageModel:
+def talking(cache: str = "float16", **settings: Any) -> LanguageModel:
     """A loaded model of its own."""
-    return LanguageModel.load(_BUNDLE, **settings)
+    return LanguageModel.load(_BUNDLES[cache], **settings)

@@ -13,8 +13,8 @@ from converter import Embedding, convert
 from lite_runtime import BundleError, InputError, bundle
 from lite_runtime.graph import Array
 from lite_runtime.language import EmbeddingModel
-from lite_runtime.language.groups import RUN, Sizes, rounded
-from lite_runtime.language.recipe import KEY
+from lite_runtime.language.embedding.groups import RUN, Sizes, rounded
+from lite_runtime.language.embedding.recipe import KEY
 from tests.language.encoders import TEXTS, bundle_of, encoder, theirs, tokenizer_json
 
 

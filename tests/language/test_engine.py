@@ -15,7 +15,7 @@ from lite_runtime.language.engine import Engine, Part
 from lite_runtime.language.pages import OutOfPages, Pages
 from tests.language.tiny import Sizes, Tiny
 
-TINY, EXACT = Tiny(), Tiny(integers=False, cache="float32")
+TINY, EXACT, SMALL = Tiny(), Tiny(integers=False, cache="float32"), Tiny(integers=False, cache="int8")
 TEXT = np.random.default_rng(5).integers(0, 300, 400).tolist()
 
 
@@ -43,6 +43,19 @@ def test_integer_activations_are_close() -> None:
     assert np.abs(got - want).mean() < 0.02 * (want.max() - want.min())
 
 
+def test_caches_of_integers_are_close() -> None:
+    """In half the memory."""
+    one, want = engine(SMALL), SMALL.logits(TEXT[:80])
+    assert np.abs(all_logits(one, TEXT[:80]) - want).mean() < 0.01 * (want.max() - want.min())
+    assert one.bytes_per_token == 2 * 2 * 2 * 18 and engine().bytes_per_token == 2 * 2 * 2 * 32
+
+
+@pytest.mark.parametrize("length", [5, 70])
+def test_caches_of_integers_as_in_the_reference(length: int) -> None:
+    want, got = (all_logits(engine(SMALL, backend=backend), TEXT[:length]) for backend in ("reference", "native"))
+    assert np.abs(got - want).max() < 2e-2 * (want.max() - want.min())
+
+
 def test_everything_is_native() -> None:
     one = engine()
     one.run([Part(one.start(), [1, 2, 3])])
@@ -65,9 +78,10 @@ def test_few_sizes_of_runs_are_planned_and_kept(monkeypatch: pytest.MonkeyPatch)
     assert all_logits(one, TEXT[:9]).tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize("tiny", [TINY, SMALL], ids=["float16", "int8"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_results_do_not_depend_on_how_tokens_were_divided(threads: int) -> None:
-    one = engine(threads=threads)
+def test_results_do_not_depend_on_how_tokens_were_divided(threads: int, tiny: Tiny) -> None:
+    one = engine(tiny, threads=threads)
     whole = all_logits(one, TEXT[:300])
     sequence, rows, at = one.start(), [], 0
     for count in (1, 2, 30, 1, 100, 7, 100, 59):
@@ -92,8 +106,9 @@ def test_sequences_in_one_run_are_independent() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
 
 
-def test_forks_share_pages_until_they_are_written() -> None:
-    one = engine(positions=160)
+@pytest.mark.parametrize("tiny", [TINY, SMALL], ids=["float16", "int8"])
+def test_forks_share_pages_until_they_are_written(tiny: Tiny) -> None:
+    one = engine(tiny, positions=160)
     first = one.start()
     one.run([Part(first, TEXT[:100])])
     free = one.pages.free
@@ -102,8 +117,8 @@ def test_forks_share_pages_until_they_are_written() -> None:
     one.run([Part(first, [5]), Part(second, [9])])
     assert one.pages.free == free - 1  # the page that both had begun
     (a,), (b,) = one.run([Part(first, [1])]), one.run([Part(second, [1])])
-    np.testing.assert_allclose(a, all_logits(engine(), [*TEXT[:100], 5, 1])[-1:], rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(b, all_logits(engine(), [*TEXT[:100], 9, 1])[-1:], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(a, all_logits(engine(tiny), [*TEXT[:100], 5, 1])[-1:], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(b, all_logits(engine(tiny), [*TEXT[:100], 9, 1])[-1:], rtol=1e-3, atol=1e-3)
     one.end(first)
     one.end(second)
     assert one.pages.free == one.pages.count

@@ -35,12 +35,13 @@ def begun(model: LanguageModel, tokens: list[int] = TEXT) -> Session:
     return session
 
 
-def test_a_restored_session_continues_as_if_it_had_not_ended(tmp_path: Path) -> None:
-    first = begun(talking())
+@pytest.mark.parametrize("cache", ["float16", "int8"])
+def test_a_restored_session_continues_as_if_it_had_not_ended(cache: str, tmp_path: Path) -> None:
+    first = begun(talking(cache))
     first.save(tmp_path / "a.mssession")
     tokens = [*first.sequence.tokens, 7, 8]
     want = list(first.generate(tokens=tokens, max_tokens=40))
-    model = talking()
+    model = talking(cache)
     second = model.restore(tmp_path / "a.mssession")
     assert second.metadata == first.metadata and len(second) == len(TEXT) + 4
     got = list(second.generate(tokens=tokens, max_tokens=40))
@@ -52,9 +53,10 @@ def test_a_restored_session_continues_as_if_it_had_not_ended(tmp_path: Path) -> 
     assert model.engine.pages.free == model.engine.pages.count
 
 
+@pytest.mark.parametrize("cache", ["float16", "int8"])
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 40])
-def test_what_is_saved_is_what_is_restored(tmp_path: Path, count: int) -> None:
-    model = talking()
+def test_what_is_saved_is_what_is_restored(tmp_path: Path, count: int, cache: str) -> None:
+    model = talking(cache)
     session = begun(model, TEXT[:count])
     session.save(tmp_path / "a")
     session.save(tmp_path / "b")
@@ -65,13 +67,14 @@ def test_what_is_saved_is_what_is_restored(tmp_path: Path, count: int) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "c").read_bytes()
 
 
-def test_a_file_holds_nothing_of_earlier_texts(tmp_path: Path) -> None:
-    model = talking(positions=48)
+@pytest.mark.parametrize("cache", ["float16", "int8"])
+def test_a_file_holds_nothing_of_earlier_texts(cache: str, tmp_path: Path) -> None:
+    model = talking(cache, positions=48)
     list(model.generate(tokens=TEXT[:40], max_tokens=5))
     while model._kept.drop():
         pass
     begun(model, TEXT[50:53]).save(tmp_path / "used")
-    begun(talking(), TEXT[50:53]).save(tmp_path / "fresh")
+    begun(talking(cache), TEXT[50:53]).save(tmp_path / "fresh")
     assert (tmp_path / "used").read_bytes() == (tmp_path / "fresh").read_bytes()
 
 

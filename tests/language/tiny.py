@@ -11,6 +11,7 @@ from lite_runtime import bundle
 from lite_runtime.bundle import read
 from lite_runtime.graph import Array, Graph, Node, Value
 from lite_runtime.language.adapters import Adapter
+from lite_runtime.operators.language import SCALE
 from lite_runtime.reference.blocked import Blocks, to_panels, weights
 
 
@@ -132,9 +133,10 @@ class Tiny:
             Value("block_table", "int32", ("sequences", "pages")),
             Value("logits_rows", "int32", ("wanted",)),
         ]
+        held = s.size + (SCALE if self.cache == "int8" else 0)
         for i in range(s.layers):
-            inputs.append(Value(f"key_cache.{i}", self.cache, ("blocks", s.kv_heads, s.size, 16)))
-            inputs.append(Value(f"value_cache.{i}", self.cache, ("blocks", s.kv_heads, 16, s.size)))
+            inputs.append(Value(f"key_cache.{i}", self.cache, ("blocks", s.kv_heads, held, 16)))
+            inputs.append(Value(f"value_cache.{i}", self.cache, ("blocks", s.kv_heads, 16, held)))
         return Graph(
             tuple(inputs), (Value("logits", "float32", ("wanted", s.vocabulary)),), tuple(self.nodes), self.constants
         )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from converter.frontends.decoders.decoder import MOST_LAYERS, Decoder, Rope, llama3_divisors
 from converter.frontends.decoders.families import CONFIG_NAMES, GGUF_NAMES, Family, family_of, roles, windows
-from converter.frontends.decoders.graph import Activations
+from converter.frontends.decoders.graph import Activations, Cache
 from converter.frontends.decoders.source import KEY, LanguageModel, Rounding, Settings, loaded
+from converter.frontends.decoders.tensors import Rounded, Tensors
 from converter.frontends.decoders.weights import Blocked, Dense, Matrix, finite
 
 __all__ = [
@@ -21,14 +22,17 @@ __all__ = [
     "MOST_LAYERS",
     "Activations",
     "Blocked",
+    "Cache",
     "Decoder",
     "Dense",
     "Family",
     "LanguageModel",
     "Matrix",
     "Rope",
+    "Rounded",
     "Rounding",
     "Settings",
+    "Tensors",
     "family_of",
     "finite",
     "llama3_divisors",

@@ -8,6 +8,7 @@ import numpy as np
 
 from converter.errors import ConvertError
 from lite_runtime.graph import Array
+from lite_runtime.operators.language import SCALE
 
 __all__ = ["MOST_LAYERS", "Decoder", "Rope", "llama3_divisors"]
 
@@ -92,6 +93,7 @@ class Decoder:
         """Bytes of the tables of cosines and sines."""
         return self.context * 4 * sum(rope.features for rope in {*self.ropes} - {None} if rope is not None)
 
-    def cache_bytes(self, itemsize: int = 2) -> int:
-        """Bytes of the caches for one token."""
-        return self.layers * 2 * self.kv_heads * self.head_size * itemsize
+    def cache_bytes(self, kind: str = "float16") -> int:
+        """Bytes of the caches for one token, of elements of this kind."""
+        held = self.head_size + SCALE if kind == "int8" else self.head_size * {"float16": 2, "float32": 4}[kind]
+        return self.layers * 2 * self.kv_heads * held

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -14,8 +15,10 @@ from converter.ir import build
 from lite_runtime.graph import OPSET, Array
 from lite_runtime.operators.language import ACTIVATIONS
 
-__all__ = ["Activations", "Graph", "block_format", "trimmed"]
+__all__ = ["Activations", "Cache", "Graph", "block_format", "trimmed"]
 
+Cache = Literal["float16", "float32", "int8"]
+"""Element types of keys and values in the caches; int8: with a float16 scale for each position and head."""
 Activations = Literal["int8", "float32"]
 """What products with weights in blocks read: blocks of 8-bit integers made of the activations, or these as floats."""
 _IR_VERSION = 11
@@ -70,10 +73,15 @@ class Graph:
             self._constants[name] = value
         return self._constants[name]
 
-    def finish(self, output: ir.Value, shape: Sequence[int | str]) -> ir.Model:
-        """The model with this output, a float32 tensor."""
-        output.type, output.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
-        self.graph.outputs.append(output)
+    def finish(
+        self, output: ir.Value, shape: Sequence[int | str], seen: Mapping[str, int] = MappingProxyType({})
+    ) -> ir.Model:
+        """The model with this output, a float32 tensor. `seen`: names and widths of values that are outputs too."""
+        values = {value.name: value for node in self.graph for value in node.outputs}
+        sized = [(output, list(shape)), *((values[name], [shape[0], width]) for name, width in seen.items())]
+        for value, dims in sized:
+            value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(dims)
+            self.graph.outputs.append(value)
         return ir.Model(self.graph, ir_version=_IR_VERSION)
 
     def adapt(self, adapters: Adapters, inputs: list[ir.Value]) -> None:

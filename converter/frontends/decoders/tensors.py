@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from converter.errors import ConvertError
 from converter.frontends.decoders.families import listed
-from converter.frontends.decoders.rounding import BLOCK, quantized
+from converter.frontends.decoders.rounding import BLOCK
 from converter.frontends.decoders.weights import Blocked, Dense, Matrix, finite
 from lite_runtime.graph import Array
 
-__all__ = ["Tensors"]
+__all__ = ["Rounded", "Tensors"]
+
+Rounded = Callable[[str, Dense], Matrix]
+"""What a dense matrix becomes, by the name of its product: "layer.0.down", "embedding", "logits"."""
 
 
 class Tensors:
-    """`tensors` by name; `names`: the names by role; `bits`: what dense matrices are rounded to, 0 to leave them dense;
-    `ignored`: names of tensors that the graph has no use for."""
+    """`tensors` by name; `names`: the names by role; `rounded`: what becomes of dense matrices whose rows are whole
+    blocks, None to leave them; `ignored`: names of tensors that the graph has no use for."""
 
     def __init__(
-        self, tensors: Mapping[str, Matrix], names: Mapping[str, str], bits: int = 0, ignored: Iterable[str] = ()
+        self,
+        tensors: Mapping[str, Matrix],
+        names: Mapping[str, str],
+        rounded: Rounded | None = None,
+        ignored: Iterable[str] = (),
     ) -> None:
-        self._tensors, self._names, self._bits = tensors, names, bits
+        self._tensors, self._names, self._rounded = tensors, names, rounded
         self._used = set(ignored)
         self._made: dict[str, Matrix] = {}
+        self.products: dict[str, Dense] = {}
+        """The dense matrices that were asked for and can be rounded, by the names of their products."""
 
     def has(self, role: str, i: int = 0) -> bool:
         """Whether the file has this matrix."""
@@ -33,8 +42,10 @@ class Tensors:
         name = self._name(role, i, "weight")
         if name not in self._made:
             found = self._found(name, (rows, columns))
-            if self._bits and isinstance(found, Dense) and columns % BLOCK == 0:
-                found = quantized(found, self._bits)
+            if isinstance(found, Dense) and columns % BLOCK == 0:
+                product = f"layer.{i}.{role}" if "{i}" in self._names[role] else role
+                self.products[product] = found
+                found = self._rounded(product, found) if self._rounded else found
             self._made[name] = found
         return self._made[name]
 

@@ -25,13 +25,13 @@ import onnx_ir as ir
 
 from converter.errors import QuantizeError
 from converter.ir import build
-from converter.quantize.accuracy.metrics import Evaluator, Metric
+from converter.quantize.accuracy.metrics import Evaluator
 from converter.quantize.accuracy.sensitivity import Progress, Sensitivity, Variant, Variants, measure
 from converter.quantize.calibration.data import Samples
 from converter.quantize.options import Options
 from converter.quantize.rounding.weights import places
 
-__all__ = ["LEAST_GAIN", "Budget", "Found", "search", "stored_bytes"]
+__all__ = ["LEAST_GAIN", "Budget", "Found", "search", "shortest", "stored_bytes"]
 
 LEAST_GAIN = 0.25
 """Share of the size gain that a mix must keep: one that keeps less is hardly a quantised model."""
@@ -48,8 +48,8 @@ class Budget:
     relative: bool = False
 
     @classmethod
-    def parse(cls, text: str | float, metric: Metric) -> Budget:
-        """ "0.5%": half a point of a metric that is a share (top-1, …), else half a percent of the float model's score.
+    def parse(cls, text: str | float, share: bool) -> Budget:
+        """ "0.5%": half a point of a metric that is a `share` (top-1, …), else half a percent of the float score.
         A plain number is in the metric's own unit. Raises QuantizeError for anything else, negative ones included."""
         found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", str(text))
         if found is None:
@@ -57,7 +57,7 @@ class Budget:
                 f"accuracy budget: expected a number like 0.005 or a percentage like 0.5%, got {text!r}"
             )
         amount = float(found[1])
-        return cls(amount / 100, not metric.share) if found[2] else cls(amount)
+        return cls(amount / 100, not share) if found[2] else cls(amount)
 
     def limit(self, base: float) -> float:
         """The largest allowed drop from a float score of `base`."""
@@ -174,7 +174,7 @@ class _Search:
         every = frozenset(order)
         if not order or not self._variants.steps_to_weights or not self._holds(_Mix(weights=every)):
             blamed = self._by_weights(order)
-            count = _shortest(len(blamed), lambda n: self._holds(_split(blamed, n, every)))
+            count = shortest(len(blamed), lambda n: self._holds(_split(blamed, n, every)))
             if count is None:
                 raise QuantizeError(self._unreachable())
             floats = frozenset(blamed[:count])
@@ -183,7 +183,7 @@ class _Search:
         if not self._variants.steps_to_weights:
             return _Mix(floats)
         rest = [name for name in order if name not in floats]
-        found = _shortest(len(rest), lambda n: self._holds(_Mix(floats, frozenset(rest[:n]))))
+        found = shortest(len(rest), lambda n: self._holds(_Mix(floats, frozenset(rest[:n]))))
         return _Mix(floats, frozenset(rest if found is None else rest[:found]))
 
     def _by_weights(self, order: Sequence[str]) -> list[str]:
@@ -279,7 +279,7 @@ def _split(blamed: Sequence[str], count: int, every: frozenset[str]) -> _Mix:
     return _Mix(floats, every - floats)
 
 
-def _shortest(count: int, holds: Callable[[int], bool]) -> int | None:
+def shortest(count: int, holds: Callable[[int], bool]) -> int | None:
     """The smallest n in 0..count with holds(n), by bisection; None if holds(count) is false."""
     if not holds(count):
         return None

@@ -18,19 +18,22 @@ from converter.quantize.calibration.data import Row, Samples, Source, arrays_of,
 from converter.quantize.options import Options
 from lite_runtime.graph import Array
 
-__all__ = ["LABELS", "Accuracy", "within"]
+__all__ = ["AGREEMENT", "LABELS", "Accuracy", "within"]
 
+AGREEMENT = "agreement"
+"""The metric where none is named."""
 LABELS = ("labels", "label", "y")
 """Names under which an .npz or a dict may contain labels in addition to the inputs."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A budget such as "0.5%" or 0.005 of `metric` (a name of `metrics.METRICS` or `module:function`), measured on
-    `data` (default: the calibration rows) and `labels`, which may also be in `data` under a name of `LABELS`."""
+    """A budget such as "0.5%" or 0.005 of `metric` (a name of `metrics.METRICS` or `module:function`; "agreement" by
+    default), measured on `data` (default: the calibration rows) and `labels`, which may also be in `data` under a name
+    of `LABELS`. Of a language model the metric is "perplexity" and `data` a text: its path, or token ids."""
 
     budget: str | float
-    metric: str = "agreement"
+    metric: str | None = None
     data: Source | None = None
     labels: Array | None = None
 
@@ -43,8 +46,8 @@ def within(
     progress: Progress | None = None,
 ) -> Found:
     """The cheapest mix of precisions that meets the budget; `model` is not changed. Raises QuantizeError."""
-    metric = load(accuracy.metric)
-    budget = Budget.parse(accuracy.budget, metric)
+    metric = load(accuracy.metric or AGREEMENT)
+    budget = Budget.parse(accuracy.budget, metric.share)
     rows, labels = _rows(accuracy, model, samples)
     return search(model, options, samples, Evaluator(model, rows, metric, labels), budget, progress=progress)
 

@@ -13,8 +13,8 @@ from edge.gateway.batching.runner import LADDER, LONG
 from edge.gateway.job import Job
 from lite_runtime import Model
 from lite_runtime.graph import Array
-from lite_runtime.language.embedding import EmbeddingModel
-from lite_runtime.language.recipe import KEY
+from lite_runtime.language.embedding.model import EmbeddingModel
+from lite_runtime.language.embedding.recipe import KEY
 
 __all__ = ["VECTORS", "Embedder", "embedder_of", "packed"]
 
@@ -34,9 +34,9 @@ def packed(texts: Sequence[Sequence[int]]) -> dict[str, Array]:
 class Embedder:
     """The runner of an embedding model, see `Runner`.
 
-    Texts of all jobs of a batch are computed together, by length (`lite_runtime.language.groups`), so a batch has no
-    size of its own that would be compiled. What the scheduler knows of its cost is measured with texts of `USUAL`
-    tokens; the level of that is corrected by every batch.
+    Texts of all jobs of a batch are computed together, by length (`lite_runtime.language.embedding.groups`), so a
+    batch has no size of its own that would be compiled. What the scheduler knows of its cost is measured with texts
+    of `USUAL` tokens; the level of that is corrected by every batch.
     """
 
     def __init__(self, model: EmbeddingModel, *, name: str, version: str, limit: int) -> None:

@@ -18,7 +18,7 @@ from edge.gateway.models.serving import Serving
 from edge.gateway.operate.statistics import ModelStatistics
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array
-from lite_runtime.language.embedding import EmbeddingModel
+from lite_runtime.language.embedding.model import EmbeddingModel
 
 __all__ = ["Embedding"]
 

@@ -1,6 +1,6 @@
 """Logits of `checkpoints` by the library transformers, which the tests do not need.
 
-    python -m tests.converter.frontends.decoders.by_transformers    writes expected.json; needs torch and transformers
+python -m tests.converter.frontends.decoders.by_transformers    writes expected.json; needs torch and transformers
 """
 
 from __future__ import annotations

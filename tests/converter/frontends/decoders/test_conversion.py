@@ -151,6 +151,20 @@ def test_quantised_at_conversion(tmp_path: Path) -> None:
     assert four.report.bundle_bytes < eight.report.bundle_bytes < 0.4 * dense.report.bundle_bytes
 
 
+@pytest.mark.parametrize(
+    ("cache", "bound", "size"), [("int8", 0.02, 2 * 2 * 2 * 18), ("float32", 1e-4, 2 * 2 * 2 * 64)]
+)
+def test_caches(cache: str, bound: float, size: int, tmp_path: Path) -> None:
+    """Of other types than float16, against float32 throughout."""
+    settings = config("llama", num_hidden_layers=2)
+    path = folder(tmp_path / "m", settings, tensors(settings))
+    made = convert(path, cache=cache)  # type: ignore[arg-type]
+    wanted = logits_of(convert(path, cache="float32").bundle, tokens(), "reference")
+    assert np.abs(logits_of(made.bundle, tokens()) - wanted).mean() < bound * np.ptp(wanted)
+    assert made.report.language["cache_bytes_per_token"] == size and made.report.language["cache"] == cache
+    assert bundle.read(made.bundle).metadata["language"]["cache"] == cache
+
+
 def test_other_sizes_stay_dense(tmp_path: Path) -> None:
     """Rows that are no blocks of 32."""
     sizes = {"hidden_size": 40, "intermediate_size": 50, "num_attention_heads": 2, "head_dim": 10}
@@ -169,6 +183,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no context": ({"context": 0}, "context: expected a number"),
     "activations": ({"activations": "int4"}, "activations: expected one of int8, float32"),
     "integers": ({"integers": "exact"}, "integers"),
+    "caches": ({"cache": "int4"}, "cache: expected one of float16, float32, int8"),
 }
 
 
@@ -229,6 +244,8 @@ def test_metadata_and_commands(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    run("convert", source, "-o", out, "--cache", "int8")
+    assert "408 B for each token" in run("inspect", out)
     said = run("convert", source, "-o", out, "--context", 100, "--report", page)
     assert "Q8_0 22" in said and "768 B of cache for each" in said and "next: msedge inspect" in said
     assert "tiny.gguf" in page.read_text()

@@ -117,7 +117,9 @@ def test_what_a_folder_lacks(tmp_path: Path) -> None:
 
     def nothing(path: Path) -> None: ...
 
-    refused("without saved_model.pb, modules.json or config.json", lambda path: (path / "config.json").unlink())
+    refused(
+        "without saved_model.pb, modules.json, config.json or model.onnx", lambda path: (path / "config.json").unlink()
+    )
     refused("expected JSON", write("config.json", "{"))
     refused("expected one .safetensors file", lambda path: (path / "model.safetensors").unlink())
     refused("expected a tensor 'model.norm.weight', got none", weights(**{"model.norm.weight": None}))

@@ -15,7 +15,7 @@ from tests.converter.quantize.support import outlier_network, prepared, run, sam
 
 
 def test_parsing():
-    share, unit = metrics.METRICS["top1"], metrics.METRICS["rmse"]
+    share, unit = metrics.METRICS["top1"].share, metrics.METRICS["rmse"].share
     assert Budget.parse("0.5%", share) == Budget(0.005) and Budget.parse(" 2 % ", unit) == Budget(0.02, True)
     assert Budget.parse(0.01, share) == Budget(0.01) == Budget.parse(".01", unit)
     assert Budget(0.02, True).limit(-50.0) == 1.0
@@ -32,7 +32,7 @@ def test_bisection_finds_the_shortest_prefix(count, first):
         tried.append(n)
         return n >= first
 
-    assert budget._shortest(count, holds) == (first if first <= count else None)
+    assert budget.shortest(count, holds) == (first if first <= count else None)
     assert len(tried) <= 8
 
 
@@ -103,5 +103,5 @@ def test_a_vision_transformer(shared_models, shared_data):
     evaluate = metrics.Evaluator(model, rows, metrics.METRICS["top1"], held["y"][200:])
     assert evaluate.base > 0.55
     samples_ = calibration_data({"input": x[:100]}, model)
-    found = budget.search(model, Options(), samples_, evaluate, Budget.parse("0.5%", evaluate.metric))
+    found = budget.search(model, Options(), samples_, evaluate, Budget.parse("0.5%", evaluate.metric.share))
     assert found.drop <= 0.005 and found.gain >= 0.8

@@ -22,6 +22,7 @@ from edge.gateway.pages.openapi import document
 from edge.gateway.shared.region import FOLDER
 from tests.converter.streams import ring_buffer
 from tests.edge.gateway.live import Live, live, numbers, scaled, simple
+from tests.language.encoders import bundle_of
 from tests.language.talking import talking_bundle
 
 EXAMPLES = int(os.environ.get("MSEDGE_SCHEMA_EXAMPLES", "0"))
@@ -59,6 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         make(folder / f"{name}.mslite")
     scaled(folder / "scaled.mslite", 2.0)
     (folder / "talking.mslite").write_bytes(talking_bundle())
+    (folder / "vectors.mslite").write_bytes(bundle_of())
     msedge.convert(ring_buffer(), output=folder / "ring.mslite")
     lite_runtime.load(folder / "ring.mslite").save_state(folder / "ring.msstate")
     memory = Path(FOLDER, f"msedge-{secrets.token_hex(8)}")
@@ -121,6 +123,11 @@ def test_operation(served: Live, name: str) -> None:
             prompt = {"messages": [{"role": "user", "content": "a"}]} if "chat" in operation.path else {"prompt": "a"}
             options = {key: case.body[key] for key in ("n", "stream", "stop", "seed", "top_p") if key in case.body}
             case.body = {"model": "talking", "max_tokens": 2, **prompt, **data.draw(st.sampled_from([options, {}]))}
+            case.headers, case.media_type = {}, "application/json"
+        if operation.path.endswith("/embeddings") and isinstance(case.body, dict) and data.draw(st.booleans()):
+            options = {key: case.body[key] for key in ("input", "encoding_format", "user") if key in case.body}
+            usual = {"model": "vectors", "input": ["a text", "b"], "dimensions": data.draw(st.integers(1, 40))}
+            case.body = {**usual, **data.draw(st.sampled_from([options, {}]))}
             case.headers, case.media_type = {}, "application/json"
         if operation.path.endswith("{sequence}") and data.draw(st.integers(0, 3)) == 0:
             state = (Path(served.gateway.settings.models[0]) / "ring.msstate").read_bytes()

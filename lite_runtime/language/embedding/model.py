@@ -19,8 +19,8 @@ import numpy as np
 
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array
-from lite_runtime.language.groups import Group, Sizes
-from lite_runtime.language.recipe import KEY, POOLINGS, Recipe, recipe_of
+from lite_runtime.language.embedding.groups import Group, Sizes
+from lite_runtime.language.embedding.recipe import KEY, POOLINGS, Recipe, recipe_of
 from lite_runtime.language.tokenizers import SECTION, Tokenizer
 from lite_runtime.running import session as running
 from lite_runtime.running.executor import Binding
