@@ -142,12 +142,10 @@ def _training_of(
     from converter import Training
     from converter.training.options import USUAL
 
-    if only_b and lora is None:
-        raise typer.BadParameter("only used with --lora, which is missing", param_hint="--lora-only-b")
+    adapters = _lora(lora, only_b)
     if not trainable and not lora:
         _refuse_untrained(context)
         return None
-    adapters = None if lora is None else _lora(lora, only_b)
     signatures = (*USUAL, "curvature") if second_order else USUAL
     return Training(trainable=tuple(trainable or ()), adapters=adapters, signatures=signatures, **settings)
 
@@ -172,9 +170,13 @@ def _embedding_of(tokenizer: Path | None, pooling: Pooling | None, normalize: bo
     return Embedding(tokenizer, pooling, normalize) if given else None
 
 
-def _lora(text: str, only_b: bool) -> Lora:
+def _lora(text: str | None, only_b: bool) -> Lora | None:
     from converter.training import Lora
 
+    if text is None:
+        if only_b:
+            raise typer.BadParameter("only used with --lora, which is missing", param_hint="--lora-only-b")
+        return None
     rank, _, glob = text.partition(":")
     if not rank.isdecimal():
         raise typer.BadParameter(f"expected RANK or RANK:GLOB,GLOB (4:'*attn*'), got {text!r}", param_hint="--lora")

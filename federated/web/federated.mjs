@@ -134,6 +134,10 @@ export class Device {
     const generator = new Generator(await seedOf(meta.seed, "evaluate", meta.round, this.name));
     const all = Int32Array.from({ length: this.examples }, (_, i) => i);
     const [train, held] = meta.held_out ? [all, []] : await this.#parts(meta);
+    if (!meta.steps) {
+      const sums = this.#measured(task.params, meta.held_out ? all : held);
+      return [{ kind: "evaluation", before: sums, after: sums }];
+    }
     const own = Array.from(train, (row) => this.#labels[row]);
     const labels = this.#labels.constructor.from(own);
     const [support, rest] = supportQuery(labels, meta.support, generator).map((part) => part.map((row) => train[row]));
@@ -156,7 +160,7 @@ export class Device {
         throw new FederatedError(`${meta.kind}: expected ${key} from ${least} to ${most}, got ${meta[key]}`);
       }
     };
-    whole("steps", 1, MOST_EXAMPLES);
+    whole("steps", meta.kind === "evaluate" ? 0 : 1, MOST_EXAMPLES);
     whole("batch", 1, MOST_EXAMPLES);
     whole("round", 0, 2 ** 31 - 1);
     whole("seed", 0, Number.MAX_SAFE_INTEGER);

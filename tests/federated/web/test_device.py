@@ -129,13 +129,15 @@ ALGORITHMS: list[dict[str, Any]] = [
 
 
 def messages(folder: Path, **sections: Any) -> list[bytes]:
-    """A greeting, a round's work, an evaluation."""
+    """A greeting, a round's work, evaluations with adapting and without."""
     config = parse({**CONFIG, **sections}, folder)
     federation = Federation.begin(config, start_of(folder / "model.mslite")[1])
-    evaluate = federation.task(
-        "evaluate", 1, {"held_out": False, "support": 5, "lowest": 0.0, "steps": 3, "batch": BATCH}
-    )
-    return [federation.hello(), federation.work(1), evaluate]
+    words = {"support": 5, "lowest": 0.0, "batch": BATCH}
+    evaluations = [federation.task("evaluate", 1, {"held_out": not steps, "steps": steps, **words}) for steps in (3, 0)]
+    return [federation.hello(), federation.work(1), *evaluations]
+
+
+KINDS = ("hello", "update", "evaluation", "evaluation")
 
 
 @pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
@@ -150,7 +152,7 @@ def test_answers_are_those_of_python(folder: Path, algorithm: dict[str, Any], tm
     for at, message in enumerate(sent):
         (tmp_path / f"{at}.message").write_bytes(message)
     python(tmp_path, folder)
-    for at, (mine, kind) in enumerate(zip(found, ("hello", "update", "evaluation"), strict=True)):
+    for at, (mine, kind) in enumerate(zip(found, KINDS, strict=True)):
         (meta, body), (meant, content) = unpack(base64.b64decode(mine)), unpack((tmp_path / f"{at}.reply").read_bytes())
         assert (meta.get("why"), meta["kind"]) == (None, kind)
         assert meta.pop("proof", None) != meant.pop("proof", "")  # each has its own secret
@@ -172,7 +174,7 @@ arrays = dict(np.load(scratch / "data.npz"))
 np.savez(scratch / "own.npz", **arrays, device=np.repeat("device-00", len(arrays["labels"])))
 words = {"device": "device-00", "bundle": bundle, "data": str(scratch / "own.npz"), "state": str(scratch / "state")}
 made = device_from(words)
-for at in range(3):
+for at in range(4):
     (scratch / f"{at}.reply").write_bytes(made.answer((scratch / f"{at}.message").read_bytes()))
 """
 
@@ -220,7 +222,7 @@ def test_python_has_the_same_forms(folder: Path) -> None:
     assert isinstance(learner, LiteLearner)
     data = fleet(1).shards["device-00"]
     device = Device("device-00", learner, data, StateStore(durable=False), start.bundle)
-    for message, kind in zip(messages(folder), ("hello", "update", "evaluation"), strict=True):
+    for message, kind in zip(messages(folder), KINDS, strict=True):
         assert unpack(device.answer(message))[0]["kind"] == kind
     with pytest.raises(FederatedError):
         device.answer(b"")
