@@ -34,9 +34,9 @@ def packed(texts: Sequence[Sequence[int]]) -> dict[str, Array]:
 class Embedder:
     """The runner of an embedding model, see `Runner`.
 
-    Texts of all jobs of a batch are computed together, by length (`lite_runtime.language.embedding.groups`), so a batch
-    has no size of its own that would be compiled. What the scheduler knows of its cost is measured with texts of
-    `USUAL` tokens; the level of that is corrected by every batch.
+    Texts of all jobs of a batch are computed together, by length (`lite_runtime.language.embedding.groups`), so a
+    batch has no size of its own that would be compiled. What the scheduler knows of its cost is measured with texts
+    of `USUAL` tokens; the level of that is corrected by every batch.
     """
 
     def __init__(self, model: EmbeddingModel, *, name: str, version: str, limit: int) -> None:
