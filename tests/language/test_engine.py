@@ -181,13 +181,16 @@ def test_metadata_that_are_wrong(wrong: dict[str, Any]) -> None:
         Engine(lite_runtime.load(TINY.bundle(**wrong)))
 
 
+ALONE = {name: value for name, value in TINY.about.items() if name != "adapters"}
+"""What a bundle says that has no graph with adapters."""
+
+
 def graph_with(**changes: Value) -> bytes:
     """The tiny model with inputs of other types, by name; further ones are added."""
     graph, left = TINY.graph, dict(changes)
     inputs = [left.pop(v.name.replace(".", "_"), v) for v in graph.inputs]
     made = Graph((*inputs, *left.values()), graph.outputs, graph.nodes, graph.constants)
-    about = {name: value for name, value in TINY.about.items() if name != "adapters"}
-    return bundle.write(None, {"predict": made}, metadata={"language": about})
+    return bundle.write(None, {"predict": made}, metadata={"language": ALONE})
 
 
 @pytest.mark.parametrize(
@@ -217,10 +220,10 @@ def test_logits_of_another_width_than_said() -> None:
     graph = TINY.graph
     for shape in (("wanted", None), None):
         open_ = Graph(graph.inputs, (Value("logits", "float32", shape),), graph.nodes, graph.constants)
-        right = bundle.write(None, {"predict": open_}, metadata={"language": TINY.about})
+        right = bundle.write(None, {"predict": open_}, metadata={"language": ALONE})
         one = Engine(lite_runtime.load(right))
         one.run([Part(one.start(), [1, 2])])
-        wrong = bundle.write(None, {"predict": open_}, metadata={"language": {**TINY.about, "vocabulary": 200}})
+        wrong = bundle.write(None, {"predict": open_}, metadata={"language": {**ALONE, "vocabulary": 200}})
         one = Engine(lite_runtime.load(wrong))
         with pytest.raises(InputError, match="expected logits of 200 tokens"):
             one.run([Part(one.start(), [1, 2])])
