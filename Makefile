@@ -69,7 +69,7 @@ bench: $(READY_DEV) ## Every model in MODELS and networks built here against eve
 	@$(BIN)/python -m benchmarks --models $(MODELS) --models build/models --threads $(THREADS) --docs docs --resume build/performance.jsonl
 
 models: $(READY_DEV) ## Language models and tokenizers that tests use if they are there: 250 MB, into the user's cache
-	@$(BIN)/python -m benchmarks.zoo fetch --list tests/language/models.json --models $(LANGUAGE_MODELS)
+	@$(BIN)/python -m benchmarks.zoo fetch --list tests/language/models.json --models $(LANGUAGE_MODELS) --names build/models
 
 accuracy: $(READY_DEV) ## What int8 costs on MODELS with real DATA, ours and others', as a Markdown table
 	@$(BIN)/python -m benchmarks.accuracy --models $(MODELS) --data $(DATA)

@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=("fetch", "run", "page"))
     parser.add_argument("--models", type=Path, default=Path("build/zoo"), metavar="DIR", help="the models' files")
     parser.add_argument("--list", type=Path, default=LIST, metavar="FILE", help="the list of models")
+    parser.add_argument("--names", type=Path, metavar="DIR", help="fetch: links to the files by their models' names")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="where models.md and models.json are written")
     parser.add_argument("--only", default="", metavar="TEXT", help="only models whose names contain it")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="save results in this file; reuse those in it")
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         models = [entry for entry in entries(args.list) if args.only in entry.name]
         if args.command == "fetch":
-            return _fetch(models, args.models)
+            return _fetch(models, args.models, args.names)
         results = read(args.docs) if args.command == "page" else _run(models, args)
         if args.docs:
             write(args.docs, models, results)
@@ -53,13 +54,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(results[entry.name].result not in ("equal", "rounding") for entry in models) else 0
 
 
-def _fetch(models: Sequence[Entry], folder: Path) -> int:
-    failed = 0
+def _fetch(models: Sequence[Entry], folder: Path, names: Path | None) -> int:
+    failed = set()
     for entry, why in fetch(models, folder):
-        failed += 1
+        failed.add(entry.name)
         print(f"missing: {entry.name}: {why}", file=sys.stderr)
-    print(f"{len(models) - failed} of {len(models)} models are in {folder}")
+    print(f"{len(models) - len(failed)} of {len(models)} models are in {folder}")
+    if names is not None:
+        there = [entry for entry in models if entry.name not in failed]
+        print("\n".join(str(_named(entry, folder, names)) for entry in there))
     return 1 if failed else 0
+
+
+def _named(entry: Entry, folder: Path, names: Path) -> Path:
+    """A link to a model's file, which has its digest as name."""
+    names.mkdir(parents=True, exist_ok=True)
+    file = file_of(entry, folder).resolve()
+    link = names / f"{entry.name.replace(' ', '-')}{file.suffix}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(file)
+    return link
 
 
 def _run(models: Sequence[Entry], args: argparse.Namespace) -> dict[str, Outcome]:

@@ -72,14 +72,14 @@ def teach(
     learning = Learning(model, adapter=begin, learning_rate=learning_rate, length=length, batch=batch, seed=seed)
     found = _examples(examples)
     rows = learning.rows(found)
+    _need_folder(output)
     if teacher is not None:
         rows = _taught(learning, found, teacher, teacher_adapter, threads)
     before = learning.loss(rows)
     say(f"{len(found)} examples, {sum(row.counted for row in rows)} tokens to learn; perplexity {_perplexity(before)}")
     losses = _learn(learning, rows, epochs)
     after = learning.loss(rows)
-    made = learning.adapter()
-    made.save(output)
+    learning.adapter().save(output)
     size = output.stat().st_size
     if as_json:
         emit(
@@ -91,6 +91,16 @@ def teach(
         return
     print(f"{output}: {bytes_text(size)}, perplexity of the examples {_perplexity(before)} -> {_perplexity(after)}")
     print(f"talk to it:  msedge chat {bundle} --adapter {output}")
+
+
+def _need_folder(output: Path) -> None:
+    """Make the folder of what is written at the end. Raises MsedgeError before anything is learned."""
+    from lite_runtime.errors import MsedgeError
+
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MsedgeError(f"cannot make the folder of {output}: {error.strerror or error}; choose another") from None
 
 
 def _learn(learning: Learning, rows: list[Row], epochs: int) -> list[float]:

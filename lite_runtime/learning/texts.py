@@ -1,6 +1,6 @@
 """A language model learns from texts on the device: an adapter beside its weights, which stay as they are.
 
-    learning = Learning(model, learning_rate=2e-3)
+    learning = Learning(model, learning_rate=1e-3)
     for step in learning.steps(["A text.", conversation]):
         print(step.loss)
     learning.adapter().save("me.msstate")
