@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from converter.errors import TrainingError
@@ -92,6 +93,8 @@ def _along_last(softmax: ir.Node, output: ir.Value) -> bool:
     return sizes[axis] == ended[-1] and all(size == 1 for size in sizes[axis + 1 :])
 
 
+_FEW = 4096
+"""Classes that are compared one by one."""
 _Parts = tuple[Term, Term, "Term | None"]
 """The loss, and counts of any type."""
 
@@ -108,11 +111,20 @@ def _softmax_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> 
     classes = logits.size(-1)
     valid = labels.equals(labels.op("Clip", labels.number(0), labels.number(classes - 1)))
     index = tape.where(valid, labels, 0).unsqueeze(-1)
-    missing = logits.op("ReduceLogSumExp", tape.ints([-1])) - logits.op("GatherElements", index, axis=-1)
+    missing = logits.op("ReduceLogSumExp", tape.ints([-1])) - _picked(logits, index)
     counted = _count(valid)
     loss = _total(tape.where(valid.unsqueeze(-1), missing, 0.0)) / counted.op("Max", counted.number(1.0))
     best = logits.op("ArgMax", axis=-1, keepdims=0)
     return loss, counted, _count(best.equals(labels))
+
+
+def _picked(logits: Term, index: Term) -> Term:
+    """The logit of each row's label. Of few classes by comparison, by kernels that a step has anyway; of many a look-up
+    saves an array of the logits' size."""
+    if logits.size(-1) > _FEW:
+        return logits.op("GatherElements", index, axis=-1)
+    hot = index.equals(logits.tape.const(np.arange(logits.size(-1)), np.int64))
+    return logits.tape.where(hot, logits, 0.0).op("ReduceSum", logits.tape.ints([-1]))
 
 
 def _sigmoid_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
