@@ -25,6 +25,7 @@ from lite_runtime.language import prompts
 from lite_runtime.language.adapters import Adapter, layout
 from lite_runtime.language.engine import Part
 from lite_runtime.language.generation import LanguageModel
+from lite_runtime.language.kept import common
 
 __all__ = ["Batch", "Example", "Learning", "Row", "Step"]
 
@@ -83,15 +84,14 @@ class Learning:
         """adapter: where to begin; by default where the bundle begins, with an adapter that changes nothing.
         learning_rate: by default the bundle's. length: most tokens of a row. batch: rows of a step. seed: of the order
         of rows. Raises InputError for a bundle that does not learn and for settings out of their range."""
-        places = layout(model.about)
-        if places is None or "train_step" not in model.engine.model.signatures:
+        if layout(model.about) is None or "train_step" not in model.engine.model.signatures:
             raise InputError("this bundle does not learn; convert the model with adapters (--lora 8)")
         if learning_rate is not None and not 0 < learning_rate < float("inf"):
             raise InputError(f"learning_rate: expected a positive number, got {learning_rate}")
         for name, value in (("length", length), ("batch", batch)):
             if type(value) is not int or value < 1:
                 raise InputError(f"{name}: expected a whole number from 1 on, got {value!r}")
-        self.model, self._run, self._places = model, model.engine.model, places
+        self.model, self._run = model, model.engine.model
         self.length, self.batch, self.seed = min(length, model.engine.context), batch, seed
         self._run.reset_state()
         if adapter is not None:
@@ -127,7 +127,7 @@ class Learning:
 
     def adapter(self) -> Adapter:
         """What was learned so far. Raises InputError if it is not finite."""
-        made = Adapter(self._learned(), self.model.digest)
+        made = self._current()
         made.flat(self.model.about)
         return made
 
@@ -169,7 +169,7 @@ class Learning:
         about, words = self.model.about, self.model.words()
         before = prompts.of_messages(about, words, messages[:-1])
         whole = prompts.of_messages(about, words, messages, answered=True)
-        begin = _common(before, whole)
+        begin = common(before, whole)
         labels = [_UNCOUNTED] * max(0, begin - 1) + whole[max(1, begin) :]
         return Row(tuple(whole[:-1][-self.length :]), tuple(labels[-self.length :]))
 
@@ -213,14 +213,14 @@ class Learning:
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
-    def _learned(self) -> dict[str, Array]:
-        names = {f"{target.name}.lora_{part}" for target in self._places.targets for part in "ab"}
-        return {name: value for name, value in self._run.state_dict().items() if name in names}
+    def _current(self) -> Adapter:
+        """What was learned so far, finite or not."""
+        return Adapter.of_state(self._run.state_dict(), self.model.about, self.model.digest)
 
     def _begin_with(self, adapter: Adapter) -> None:
         """Begin with an adapter; further ranks begin as those of the bundle do."""
         self.model.engine.check(adapter)
-        first = self._learned()
+        first = dict(self._current().arrays)
         for name, value in adapter.arrays.items():
             if name.endswith(".lora_a"):
                 first[name] = np.concatenate([value, first[name][:, value.shape[1] :]], axis=1)
@@ -231,7 +231,3 @@ class Learning:
 
 def _role(message: Any) -> Any:
     return message.get("role") if isinstance(message, Mapping) else None
-
-
-def _common(a: list[int], b: list[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
