@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy as np
 from federated.data import size
 from federated.errors import FederatedError
 from federated.learner import Batch
+from lite_runtime._files import write_atomically
 
 if TYPE_CHECKING:
     from lite_runtime.language import Tokenizer
@@ -41,7 +43,8 @@ def of_texts(tokenizer: Tokenizer, texts: Mapping[str, str], length: int, least:
 
 
 def write_shards(path: Path, fleet: Mapping[str, Batch]) -> None:
-    """An .npz that `data.shards` may name. Raises FederatedError for a fleet without devices."""
+    """An .npz that `data.shards` may name. Written completely or not at all. Raises FederatedError for a fleet
+    without devices, and for a path that cannot be written."""
     if not fleet:
         raise FederatedError(f"{path}: expected the texts of at least one device, got none that is long enough")
     names = np.repeat(np.array(list(fleet)), [size(data) for data in fleet.values()])
@@ -49,4 +52,6 @@ def write_shards(path: Path, fleet: Mapping[str, Batch]) -> None:
         np.concatenate(parts)
         for parts in zip(*((data.inputs[INPUT], data.labels) for data in fleet.values()), strict=True)
     )
-    np.savez_compressed(path, input_ids=ids, labels=labels, device=names)
+    made = BytesIO()
+    np.savez_compressed(made, input_ids=ids, labels=labels, device=names)
+    write_atomically(path, made.getvalue(), FederatedError)
