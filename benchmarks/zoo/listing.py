@@ -23,7 +23,7 @@ _READER = Reader(MsedgeError, "see benchmarks/zoo/listing.py")
 class Entry(Table, frozen=True):
     """One model: a file of a package of PyPI or npm, or of a public GitHub repository at a commit.
 
-    registry: the package's; "" is PyPI. licence: what the package or the repository states.
+    registry: "" is PyPI, "sdist" a source archive of PyPI. licence: what the package or the repository states.
     sizes: shapes of inputs with open dimensions, one mapping for each case; none: 1 for every open dimension, and 3 in
     place of open first dimensions. ranges: the lowest and highest value of inputs that not every value is valid for.
     state: for each input that continues an output of the run before, that output. note: why the result is not "equal".
@@ -37,7 +37,7 @@ class Entry(Table, frozen=True):
     path: str
     package: str = ""
     version: str = ""
-    registry: Literal["", "npm"] = ""
+    registry: Literal["", "npm", "sdist"] = ""
     repository: str = ""
     commit: str = ""
     licence: str = ""
