@@ -305,7 +305,7 @@ def _rounded(rows: int, sequences: int, wanted: int) -> tuple[int, int, int]:
     """The sizes of a run that has room for these. Sequences without rows take no time, so they are rounded up to powers
     of four; logits of as many rows as a sixteenth of the run take little."""
     size = _SIZES[bisect_left(_SIZES, rows)]
-    return size, _above(sequences, 2), max(_above(wanted), _above(size) >> 4)
+    return size, _above(sequences, 2), max(_above(wanted), _above(size) >> 4) if wanted > 1 else 1
 
 
 def _above(count: int, bits: int = 1) -> int:
