@@ -116,7 +116,8 @@ class Engine:
         small = sum(one.inputs[name].nbytes for one in held for name in _PORTS)
         small += sum(array.nbytes for one in held for array in one.outputs.values())
         always = sum(cache.nbytes for cache in self.caches.values()) + self._adapters.nbytes
-        return small + always + sum(bound.nbytes for bound in bounds)
+        arenas = {id(bound.arena): bound.arena.nbytes for bound in bounds}
+        return small + always + sum(arenas.values()) + sum(bound.nbytes for bound in bounds)
 
     def check(self, adapter: Adapter) -> Array:
         """The numbers of a slot. Raises InputError for an adapter that is not of this model, and for a model that takes

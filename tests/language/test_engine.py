@@ -275,7 +275,7 @@ def test_memory_does_not_grow_with_the_number_of_sizes(monkeypatch: pytest.Monke
         assert len(one._bindings) == 8
         sizes.append(one.working_bytes)
     caches = sum(cache.nbytes for cache in one.caches.values())
-    assert sizes[2] == sizes[1] > caches
+    assert caches < sizes[2] <= sizes[1]
     one.run([Part(one.start(), TEXT[:64], 1)])
     assert next(reversed(one._bindings))[1] == 64  # used again: the last one to go
 

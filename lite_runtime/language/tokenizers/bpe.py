@@ -109,7 +109,7 @@ def _by_table(merges: Any, tokens: Sequence[bytes], vocabulary: Mapping[bytes, i
     lefts, rights, ranks = (array("i", [-1]) * len(tokens) for _ in range(3))
     others: dict[int, tuple[int, int]] = {}
     of = [memoryview(column) for column in columns]
-    for i in memoryview(np.sort(last)):
+    for i in np.sort(last).tolist():
         left, right, result = of[0][i], of[1][i], of[2][i]
         if counts[result] == 1 and vocabulary.get(tokens[left] + tokens[right]) == result:
             lefts[result], rights[result], ranks[result] = left, right, i
