@@ -13,7 +13,8 @@ from tests.sources import ROOT, parsed, sources
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "openvino_genai",
-             "rich", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore", "opentelemetry", "orjson"},
+             "onnxruntime_genai", "rich", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore",
+             "opentelemetry", "orjson"},
     "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes",
               "msgspec", "numpy", "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn", "tensorboardX"},
     "federated": {"aiohttp", "cryptography", "flwr", "msgspec", "numpy"},
@@ -103,6 +104,7 @@ ONLY = {
     "obstore": ("edge/gateway/sources/s3.py",),
     "opentelemetry": ("edge/gateway/operate/",),
     "orbax": ("cloud/train/keeping/checkpoint.py",),
+    "onnxruntime_genai": ("edge/peers/_tokens.py",),
     "openvino_genai": ("edge/peers/_tokens.py",),
     "orjson": (GATEWAY,),
     "ray": ("cloud/train/many/ray.py",),
