@@ -46,10 +46,10 @@ def rebuild(old: Path, delta: Path | bytes, new: Path, *, size: int, sha256: str
     """Write the new file. It is replaced atomically, and only by bytes of this size and this SHA-256 (in hex), which a
     signed document says.
 
-    Memory stays below 64 MB whatever the files' sizes. An interrupted call leaves nothing but a temporary file, which
-    the next that writes to the folder removes; it can simply be called again. Raises BundleError for a delta that is
-    damaged or hostile, for another old file than that which the delta was made from, and for files that cannot be read
-    or written.
+    Memory stays below 64 MB whatever the files' sizes. A process that is killed leaves nothing but a temporary file,
+    which the next that writes to the folder removes (`lite_runtime._files`); rebuilding starts again from the
+    beginning. Raises BundleError for a delta that is damaged or hostile, for another old file than that which the delta
+    was made from, and for files that cannot be read or written.
     """
     with ExitStack() as stack:
         patch = stack.enter_context(io.BytesIO(delta) if isinstance(delta, bytes) else _opened(delta))
