@@ -1,0 +1,1 @@
+"""The hub of a fleet: repository, deltas, rollouts, check-in."""
