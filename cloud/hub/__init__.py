@@ -1,1 +1,1 @@
-"""The hub of a fleet: repository, deltas, rollouts, check-in."""
+"""The hub of a fleet: the signed repository of its applications, differences between versions, rollouts, check-ins."""
