@@ -99,6 +99,14 @@ def test_paths_and_modules_exist(name: str) -> None:
     assert sorted({found for found in (*paths, *dotted, *modules) if missing(found)}) == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_tests_that_documents_name_exist(name: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / name).read_text("utf-8"))
+    files = {path: ROOT / path for path, _ in named}
+    texts = {path: file.read_text("utf-8") if file.exists() else "" for path, file in files.items()}
+    assert [f"{path}::{test}" for path, test in named if f"\ndef {test}(" not in texts[path]] == []
+
+
 def test_a_missing_name_is_found() -> None:
     assert missing("cloud/nothing.py") and missing("cloud.nothing") and missing("lite_runtime.bundle.reading.nothing")
     assert not missing("lite_runtime/bundle/") and not missing("lite_runtime.bundle.reading.read")
