@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["CheckpointError", "DataError", "EngineError", "HubError", "PlanError", "TrackError", "TrainError"]
-__all__ += ["take_multiple"]
+__all__ = ["CheckpointError", "DataError", "EngineError", "PlanError", "TrackError", "TrainError", "take_multiple"]
 
 
 class EngineError(MsedgeError):
@@ -30,10 +29,6 @@ class CheckpointError(MsedgeError):
 
 class TrackError(MsedgeError):
     """The store of runs cannot be read or written, or has no such run."""
-
-
-class HubError(MsedgeError):
-    """The hub cannot do what it was asked to: a wrong plan or option, a database or address that cannot be used."""
 
 
 def take_multiple(rows: int, ways: int) -> str:

@@ -99,11 +99,11 @@ def flag(value: Any, at: str) -> bool:
 
 
 def text(most: int) -> Read:
-    """A text of at most so many characters."""
+    """A text of at most so many characters. U+0000, which databases do not take, is none of them."""
 
     def take(value: Any, at: str) -> str:
-        if type(value) is not str or len(value) > most:
-            _refuse(at, f"text of at most {most} characters", show(value))
+        if type(value) is not str or len(value) > most or "\0" in value:
+            _refuse(at, f"text of at most {most} characters, none of them U+0000", show(value))
         return value
 
     return take

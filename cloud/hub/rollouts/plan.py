@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from cloud.errors import HubError
+from cloud.hub.errors import HubError
 from federated.tables import Positive, Reader, Table
 from lite_runtime.updates.release import may_name
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cloud.errors import HubError
+from cloud.hub.errors import HubError
 from cloud.hub.rollouts.cohorts import belongs, place
 from cloud.hub.rollouts.evidence import Failures, Harm
 from cloud.hub.rollouts.plan import Limit, Plan, read_plan

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud.errors import HubError
+from cloud.hub.errors import HubError
 from cloud.hub.rollouts.cohorts import belongs, place
 from cloud.hub.rollouts.evidence import Failures, Harm
 from cloud.hub.rollouts.plan import read_plan

@@ -84,6 +84,7 @@ WRONG = {
     "many events": (changed([{}] * 257, "events"), "a list of at most 256"),
     "a serial": (changed(0, "events", 0, "serial"), "events, 0, serial"),
     "a long text": (changed("x" * 501, "events", 0, "text"), "at most 500 characters"),
+    "a character": (changed("a\0b", "runtime"), "none of them U+0000"),
     "a list": (b"[]", "expected an object"),
     "nothing": (b"", "expected JSON"),
     "NaN": (b'{"protocol":1,"free":NaN}', "finite numbers"),
