@@ -62,6 +62,11 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         ),
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
         "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway uses it to serve HTTP"),
+        "hub": Extra({"obstore": "obstore"}, "a hub keeps its repository in S3-compatible storage with it"),
+        "agent": Extra(
+            {"tuf": "tuf", "securesystemslib": "securesystemslib", "cryptography": "cryptography"},
+            "signed repositories are made and checked with it",
+        ),
         "s3": Extra({"obstore": "obstore"}, "the gateway reads models in S3-compatible storage with it"),
         "language": Extra(
             {"jinja2": "jinja2", "llguidance": "llguidance"},

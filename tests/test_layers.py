@@ -13,10 +13,10 @@ from tests.sources import ROOT, parsed, sources
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "openvino_genai",
-             "rich", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore", "opentelemetry", "orjson"},
-    "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes",
-              "msgspec", "numpy", "onnx", "onnx_ir", "optax", "orbax", "psycopg", "ray", "scipy", "sklearn",
-              "tensorboardX"},
+             "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore", "opentelemetry", "orjson"},
+    "cloud": {"PIL", "array_record", "cloudpickle", "cryptography", "flax", "grain", "jax", "jax2onnx", "jaxlib",
+              "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "optax", "orbax", "psycopg", "ray",
+              "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
     "federated": {"aiohttp", "cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
     "lite_runtime": {"cryptography", "jinja2", "llguidance", "llvmlite", "ml_dtypes", "numba", "numpy"},
@@ -86,6 +86,7 @@ ONLY = {
     "array_record": ("cloud/data/_grain.py",),
     "cloudpickle": ("cloud/data/reading/workers.py",),
     "cryptography": (
+        "cloud/hub/repository/keys.py",
         "federated/privacy/",
         "federated/vertical/matching.py",
         "lite_runtime/bundle/keys.py",
@@ -101,16 +102,18 @@ ONLY = {
     "jwt": ("edge/gateway/access/issuer.py",),
     "llvmlite": COMPILING,
     "numba": COMPILING,
-    "obstore": ("edge/gateway/sources/s3.py",),
+    "obstore": ("cloud/hub/storage/s3.py", "edge/gateway/sources/s3.py"),
     "opentelemetry": ("edge/gateway/operate/",),
     "orbax": ("cloud/train/keeping/checkpoint.py",),
     "openvino_genai": ("edge/peers/_tokens.py",),
     "orjson": (GATEWAY,),
     "psycopg": ("cloud/hub/database/postgres.py",),
     "ray": ("cloud/train/many/ray.py",),
+    "securesystemslib": ("cloud/hub/repository/",),
     "skl2onnx": ("converter/frontends/sklearn.py",),
     "sklearn": ("cloud/train/inputs/digits.py", "converter/frontends/sklearn.py"),
     "tensorboardX": ("cloud/track/tensorboard.py",),
+    "tuf": ("cloud/hub/repository/", "edge/agent/trust.py"),
     "torch": ("converter/frontends/torch.py",),
 }
 

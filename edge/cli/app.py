@@ -17,6 +17,7 @@ from edge.cli import (
     demo,
     doctor,
     federate,
+    hub,
     inspect,
     listen,
     personal,
@@ -120,6 +121,13 @@ _PERSONAL: dict[str, Callable[..., None]] = {
 for _name, _function in _PERSONAL.items():
     _personal.command(_name, cls=_Plain)(guarded(_function))
 app.add_typer(_personal, name="personal")
+
+_hub = typer.Typer(
+    help="Keep the signed repository from which a fleet updates itself.", no_args_is_help=True, rich_markup_mode=None
+)
+for _name, _function in hub.COMMANDS.items():
+    _hub.command(_name, cls=_Plain)(guarded(_function))
+app.add_typer(_hub, name="hub")
 
 _runs = typer.Typer(help="Show the runs that `msedge train` recorded.", no_args_is_help=True, rich_markup_mode=None)
 _RUNS: dict[str, Callable[..., None]] = {
