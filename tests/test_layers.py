@@ -12,11 +12,12 @@ from tests.sources import ROOT, parsed, sources
 
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
-    "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "openvino_genai",
-             "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore", "opentelemetry", "orjson"},
-    "cloud": {"PIL", "array_record", "cloudpickle", "cryptography", "flax", "grain", "jax", "jax2onnx", "jaxlib",
-              "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "optax", "orbax", "psycopg", "ray",
-              "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
+    "edge": {"ai_edge_litert", "cryptography", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino",
+             "openvino_genai", "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore",
+             "opentelemetry", "orjson"},
+    "cloud": {"PIL", "aiohttp", "array_record", "cloudpickle", "cryptography", "flax", "grain", "jax", "jax2onnx",
+              "jaxlib", "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "opentelemetry", "optax", "orbax",
+              "psycopg", "ray", "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
     "federated": {"aiohttp", "cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
     "lite_runtime": {"cryptography", "jinja2", "llguidance", "llvmlite", "ml_dtypes", "numba", "numpy"},
@@ -82,11 +83,14 @@ def test_importing_the_runtime_takes_numpy_alone() -> None:
 # A library that one part of the project alone may import: its interface changes, or it is heavy, or it is optional.
 ONLY = {
     "PIL": ("cloud/data/", "converter/quantize/calibration/", "edge/gateway/"),
-    "aiohttp": (HTTP, "federated/transport/checkin/server.py"),
+    "aiohttp": (HTTP, "cloud/hub/server/", "federated/transport/checkin/server.py"),
     "array_record": ("cloud/data/_grain.py",),
     "cloudpickle": ("cloud/data/reading/workers.py",),
     "cryptography": (
         "cloud/hub/repository/keys.py",
+        "cloud/hub/server/authority.py",
+        "cloud/hub/server/sessions.py",
+        "edge/agent/identity.py",
         "federated/privacy/",
         "federated/vertical/matching.py",
         "lite_runtime/bundle/keys.py",
@@ -103,7 +107,7 @@ ONLY = {
     "llvmlite": COMPILING,
     "numba": COMPILING,
     "obstore": ("cloud/hub/storage/s3.py", "edge/gateway/sources/s3.py"),
-    "opentelemetry": ("edge/gateway/operate/",),
+    "opentelemetry": ("cloud/hub/server/observing.py", "edge/gateway/operate/",),
     "orbax": ("cloud/train/keeping/checkpoint.py",),
     "openvino_genai": ("edge/peers/_tokens.py",),
     "orjson": (GATEWAY,),

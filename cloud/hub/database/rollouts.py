@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cloud.hub.database.engine import Cursor
 from cloud.hub.rollouts.rollout import Event, Rollout
 
-__all__ = ["ADD", "history", "load", "row"]
+__all__ = ["ADD", "decisions", "load", "row"]
 
 ADD = "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 """Stores an event; `row` has its values."""
@@ -20,9 +20,9 @@ def row(rollout: str, number: int, event: Event) -> tuple[object, ...]:
     return rollout, number, event.time, event.kind, event.device, event.by, event.text, data
 
 
-def history(cursor: Cursor, rollout: str) -> list[Event]:
-    """The events of a rollout, in order."""
-    return [event for *_, event in _events(cursor, "WHERE rollout = ? ORDER BY number", rollout)]
+def decisions(cursor: Cursor, rollout: str) -> list[Event]:
+    """What happened to a rollout as a whole, in order; events of its devices are left out."""
+    return [event for *_, event in _events(cursor, "WHERE rollout = ? AND device = '' ORDER BY number", rollout)]
 
 
 def load(cursor: Cursor) -> dict[str, tuple[Rollout, int]]:
