@@ -95,7 +95,7 @@ class Conversation:
         self._open: http.client.HTTPConnection | None = None
         self._token = ""
         self._bare = False
-        """Whether the device's certificate has expired: it is not shown, and a session gives a new one."""
+        """Whether the device's certificate is not shown: it may have expired, and a session then gives a new one."""
 
     # -- what is said
 
@@ -166,6 +166,7 @@ class Conversation:
         self._token = found.token
         if found.certificate:
             self.identity.certify(found.certificate)
+        if found.certificate or self._bare:
             self._bare = False
             self.close()
 
@@ -200,7 +201,8 @@ class Conversation:
     ) -> http.client.HTTPResponse:
         """An answer whose content is still to be read. A connection that the hub had closed meanwhile is opened again
         once: all requests may be repeated."""
-        for used in (self._open is not None, False, False):
+        for _ in range(3):
+            used = self._open is not None
             try:
                 if self._open is None:
                     self._open = self._connection()
@@ -210,17 +212,21 @@ class Conversation:
                     self._open.timeout = self._timeout + wait
                 self._open.request(method, self._path + path, body, fields)
                 return self._open.getresponse()
-            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, ssl.SSLError) as problem:
+            except (http.client.RemoteDisconnected, ConnectionError, ssl.SSLError) as problem:
                 self.close()
-                expired = isinstance(problem, ssl.SSLError) and "ALERT_CERTIFICATE_EXPIRED" in str(problem)
-                retried = used or (expired and not self._bare)
-                self._bare = self._bare or expired
-                if not retried:
+                if not used and not self._undressed(problem):
                     raise LaterError(f"{self._host}: {_words(problem)}") from None
             except (OSError, http.client.HTTPException) as problem:
                 self.close()
                 raise LaterError(f"{self._host}: {_words(problem)}") from None
         raise LaterError(f"{self._host}: no answer")
+
+    def _undressed(self, problem: Exception) -> bool:
+        """Whether to try again without the device's certificate: a hub that finds it expired ends the connection, often
+        without a word. The hub's own certificate is checked all the same."""
+        again = self._secure and self.identity.certificate is not None and not self._bare
+        self._bare = again = again and not isinstance(problem, ssl.SSLCertVerificationError)
+        return again
 
     def _content(self, answer: http.client.HTTPResponse) -> bytes:
         try:

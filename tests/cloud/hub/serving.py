@@ -40,6 +40,7 @@ class Running:
 
     def __init__(self, hub: Hub, url: str, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self.hub, self.url, self._loop, self._folder = hub, url, loop, folder
+        self.conversations: list[Conversation] = []
 
     def call(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
@@ -49,7 +50,8 @@ class Running:
         return str(self.call(self.hub._run(lambda cursor: tokens.add(cursor, name, scope, now, None, labels or {}))))
 
     def conversation(self, name: str, authority: str = "") -> Conversation:
-        return Conversation(self.url, Identity(self._folder / name), authority, timeout=60)
+        self.conversations.append(Conversation(self.url, Identity(self._folder / name), authority, timeout=60))
+        return self.conversations[-1]
 
     def device(self, name: str, labels: Mapping[str, str] | None = None, authority: str = "") -> Conversation:
         """A device that is enrolled."""
@@ -112,6 +114,8 @@ def running(folder: Path, database: str, **told: Any) -> Iterator[Running]:
             raise found["problem"]
         yield found["made"]
     finally:
+        for each in found["made"].conversations if "made" in found else ():
+            each.close()
         if "made" in found and over is not None:
             found["made"]._loop.call_soon_threadsafe(over.set)
         thread.join()
