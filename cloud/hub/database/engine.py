@@ -38,6 +38,10 @@ class Cursor(ABC):
     def alone(self, table: str) -> None:
         """Let no other transaction change this table until the end of this one."""
 
+    @abstractmethod
+    def attempt(self) -> AbstractContextManager[None]:
+        """A part of the transaction that is undone alone if the block raises."""
+
     def one(self, words: str, *values: Any) -> Row | None:
         """The first row that a query finds."""
         found = self.rows(words, *values)
@@ -88,6 +92,17 @@ class _SqliteCursor(Cursor):
 
     def alone(self, table: str) -> None:
         """Nothing to do: a transaction that begins immediately is the only one that writes."""
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        self._connection.execute("SAVEPOINT attempt")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK TO attempt")
+            self._connection.execute("RELEASE attempt")
+            raise
+        self._connection.execute("RELEASE attempt")
 
 
 class Sqlite(Database):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ except ModuleNotFoundError as _error:
 
 __all__ = ["Postgres"]
 
+_MOMENT = 5.0
 _SERVES = 0x6D736564
 """The number of the lock that a hub holds while it serves."""
 
@@ -37,6 +39,11 @@ class _PostgresCursor(Cursor):
 
     def alone(self, table: str) -> None:
         self._cursor.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        with self._cursor.connection.transaction():  # inside another: a savepoint
+            yield
 
 
 def _marked(words: str) -> bytes:
@@ -86,11 +93,16 @@ class Postgres(Database):
         return Postgres(self._address)
 
     def serve(self) -> None:
-        """See Database. The lock ends with the connection."""
-        with self._connection.cursor() as cursor:
-            found = cursor.execute("SELECT pg_try_advisory_lock(%s)", (_SERVES,)).fetchone()
-        if found is None or not found[0]:
-            raise HubError(f"{self.shown}: another hub serves from this database; stop it first")
+        """See Database. The lock ends with the connection: of a hub that was killed, a moment later."""
+        end = time.monotonic() + _MOMENT
+        while True:
+            with self._connection.cursor() as cursor:
+                found = cursor.execute("SELECT pg_try_advisory_lock(%s)", (_SERVES,)).fetchone()
+            if found is not None and found[0]:
+                return
+            if time.monotonic() > end:
+                raise HubError(f"{self.shown}: another hub serves from this database; stop it first")
+            time.sleep(0.05)
 
     def size(self) -> int:
         """See Database."""

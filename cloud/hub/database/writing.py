@@ -34,9 +34,6 @@ class _Call(NamedTuple):
     done: Future[Any]
 
 
-_NOTHING = _Call(lambda cursor: None, Future())
-
-
 class Writer:
     """A thread with a connection of its own, which it closes at the end. `commits` counts transactions."""
 
@@ -54,7 +51,8 @@ class Writer:
         return made
 
     def run(self, call: Callable[[Cursor], T]) -> Future[T]:
-        """The result of a call in a transaction of its own, after everything before it."""
+        """The result of a call that changes all that it does or, if it raises, nothing; after everything before it. It
+        may be called twice, if the first transaction fails."""
         made: Future[T] = Future()
         self._queue.put(_Call(call, made))
         return made
@@ -66,48 +64,56 @@ class Writer:
         self._database.close()
 
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
-            waiting: list[_Batch] = []
-            while isinstance(item, _Batch):
-                waiting.append(item)
-                item = self._queue.get() if not self._queue.empty() and len(waiting) < MOST else _NOTHING
-            if waiting:
-                self._commit(waiting)
-            if isinstance(item, _Call) and item is not _NOTHING:
-                self._call(item)
-            if item is None:
-                return
+        over = False
+        while not over:
+            waiting = [self._queue.get()]
+            while len(waiting) < MOST and not self._queue.empty():
+                waiting.append(self._queue.get())
+            items = [item for item in waiting if item is not None]
+            over = len(items) < len(waiting)
+            if items:
+                self._commit(items)
 
-    def _commit(self, waiting: Sequence[_Batch]) -> None:
+    def _commit(self, items: Sequence[_Batch | _Call]) -> None:
         """Store all in one transaction; if that fails, each in one of its own, so that only the culprit fails."""
-        problem = self._stored([change for batch in waiting for change in batch.changes])
-        for batch in waiting:
-            if problem is not None and len(waiting) > 1:
-                self._commit([batch])
-            elif problem is not None:
-                batch.done.set_exception(problem)
+        try:
+            with self._database.transaction() as cursor:
+                results = self._stored(cursor, items)
+        except Exception as problem:  # thread: the request that waits gets it
+            if len(items) > 1:
+                for item in items:
+                    self._commit([item])
             else:
-                batch.done.set_result(None)
-
-    def _stored(self, changes: Sequence[Change]) -> HubError | None:
-        grouped: dict[str, list[Sequence[Any]]] = {}
-        for words, values in changes:
-            grouped.setdefault(words, []).append(values)
-        try:
-            with self._database.transaction() as cursor:
-                for words, rows in grouped.items():
-                    cursor.many(words, rows)
-        except Exception as problem:  # thread: the request that waits for its change gets it
-            return problem if isinstance(problem, HubError) else HubError(f"cannot store: {problem}")
+                items[0].done.set_exception(problem if isinstance(problem, HubError) else HubError(f"{problem}"))
+            return
         self.commits += 1
-        return None
+        for item, (result, failure) in zip(items, results, strict=True):
+            if failure is None:
+                item.done.set_result(result)
+            else:
+                item.done.set_exception(failure)
 
-    def _call(self, item: _Call) -> None:
-        try:
-            with self._database.transaction() as cursor:
-                result = item.call(cursor)
-            self.commits += 1
-        except Exception as problem:  # thread: the request that waits for the call gets it
-            item.done.set_exception(problem)
-        else:
-            item.done.set_result(result)
+    def _stored(self, cursor: Cursor, items: Sequence[_Batch | _Call]) -> list[tuple[Any, Exception | None]]:
+        """What each gives, once this is committed. Changes that follow each other are stored by statement."""
+        results: list[tuple[Any, Exception | None]] = []
+        grouped: dict[str, list[Sequence[Any]]] = {}
+        for item in items:
+            if isinstance(item, _Batch):
+                for words, values in item.changes:
+                    grouped.setdefault(words, []).append(values)
+                results.append((None, None))
+                continue
+            _flush(cursor, grouped)
+            try:
+                with cursor.attempt():
+                    results.append((item.call(cursor), None))
+            except Exception as problem:  # thread: the request that waits for the call gets it
+                results.append((None, problem))
+        _flush(cursor, grouped)
+        return results
+
+
+def _flush(cursor: Cursor, grouped: dict[str, list[Sequence[Any]]]) -> None:
+    for words, rows in grouped.items():
+        cursor.many(words, rows)
+    grouped.clear()

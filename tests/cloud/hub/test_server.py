@@ -167,7 +167,11 @@ def test_what_could_not_be_stored_is_not_told(hub: Running, monkeypatch: pytest.
     device, operator = hub.device("one"), hub.token("ann", "operator")
     hub.order("POST", "/v1/rollouts", PLAN, operator)
     before = hub.hub.fleet
-    monkeypatch.setattr(hub.hub.writer, "_stored", lambda changes: HubError("disk full"))
+
+    def full(*_: Any) -> None:
+        raise HubError("disk full")
+
+    monkeypatch.setattr(hub.hub.writer, "_stored", full)
     with pytest.raises(LaterError, match="disk full") as caught:
         device.check_in(ONE)
     assert caught.value.seconds == 5
