@@ -44,7 +44,7 @@ an end that says nothing about the version."""
 
 
 class Measure(NamedTuple):
-    """A mean of the newest values, `number` of them, of the version that runs; the agent chooses how far back they go."""
+    """The mean of the newest `number` values of the version that runs; the agent chooses how far back they go."""
 
     number: int
     mean: float

@@ -100,7 +100,7 @@ class Rollout:
     def counts(self) -> dict[str, int]:
         """Members by verdict; those of "" are open."""
         found = {"": 0, "good": 0, "bad": 0, "neutral": 0}
-        for member in self.members.values():
+        for member in list(self.members.values()):
             found[member.verdict] += 1
         return found
 

@@ -10,5 +10,6 @@ enrolling    new devices
 app          requests of devices
 operators    requests of people
 files        the repository's files, by range
+observing    figures for OpenTelemetry
 running      start, stop, TLS
 """

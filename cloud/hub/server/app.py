@@ -25,8 +25,9 @@ from cloud.hub.errors import HubError
 from cloud.hub.server.fleet import Known
 from cloud.hub.server.hub import Busy, Hub, Refused
 from cloud.hub.server.limits import Buckets
+from cloud.hub.server.observing import Observer
 from cloud.hub.server.sessions import ANSWER
-from lite_runtime.updates import checkin, enrolment
+from lite_runtime.updates import checkin, enrolment, telemetry
 from lite_runtime.updates.fields import ProtocolError
 
 __all__ = ["Devices", "Handler", "address_of", "answered", "bearer", "body_of", "error"]
@@ -98,10 +99,10 @@ async def body_of(request: web.Request, most: int) -> bytes:
 
 
 class Devices:
-    """What devices ask of a hub."""
+    """What devices ask of a hub. observer: counts requests."""
 
-    def __init__(self, hub: Hub) -> None:
-        self.hub = hub
+    def __init__(self, hub: Hub, observer: Observer | None = None) -> None:
+        self.hub, self.observer = hub, observer
         told = hub.settings
         self._visitors = Buckets(told.visitors, told.visitors * told.burst, time.monotonic)
         self._newcomers = Buckets(told.visitors / 20, told.visitors, time.monotonic)
@@ -114,12 +115,22 @@ class Devices:
             web.post("/v1/enrol", self._enrol),
             web.post("/v1/session", self._session),
             web.post("/v1/check-in", self._check_in),
+            web.post("/v1/telemetry", self._telemetry),
             web.get("/v1/health", self._health),
         ]
 
     @web.middleware
     async def outermost(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Counts requests of an address, and says errors as JSON."""
+        """Counts requests, of an address too, and says errors as JSON."""
+        began = time.monotonic()
+        response = await self._answered(request, handler)
+        if self.observer is not None:
+            resource = request.match_info.route.resource
+            path = resource.canonical if resource is not None else "none"
+            self.observer.request(path, response.status, time.monotonic() - began)
+        return response
+
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if again := self._visitors.take(address_of(request, self.hub.settings.proxies)):
             return error(429, "too many requests from this address", again)
         try:
@@ -187,6 +198,11 @@ class Devices:
             return error(400, f"expected wait=SECONDS, got {words[:40]!r}")
         told = checkin.read_report(await body_of(request, checkin.MAX_BYTES))
         return answered(checkin.written(await self.hub.check_in(known, told, wait, left)))
+
+    async def _telemetry(self, request: web.Request) -> web.StreamResponse:
+        known, _ = self.device(request)
+        await self.hub.told(known, telemetry.read_batch(await body_of(request, telemetry.MAX_BYTES)))
+        return web.Response(status=204)
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         return web.json_response({"hub": self.hub.id, "time": self.hub.clock()}, headers=_FRESH)

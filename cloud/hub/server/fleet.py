@@ -114,6 +114,14 @@ class Fleet:
         member = rollout.members[device]
         return not member.verdict and now - member.since < rollout.plan.patience
 
+    def versions_of(self, known: Known) -> set[tuple[str, str]]:
+        """Applications and versions that a device has, or had when a rollout began: what it may tell of."""
+        found = {(name, version) for name, one in known.applications.items() for version in (one.version, one.trial)}
+        for rollout in self.rollouts.values():
+            if (member := rollout.members.get(known.id)) is not None:
+                found |= {(rollout.plan.application, version) for version in (rollout.plan.version, member.before)}
+        return found
+
     # -- rollouts
 
     def start(self, plan: Plan, by: str, now: float) -> tuple[Rollout, Change]:
@@ -148,7 +156,7 @@ class Fleet:
         """Numbers of devices by state and by application and version."""
         states: dict[str, int] = {}
         versions: dict[str, dict[str, int]] = {}
-        for device in self.devices.values():
+        for device in list(self.devices.values()):
             states[device.state] = states.get(device.state, 0) + 1
             for name, one in device.applications.items():
                 counts = versions.setdefault(name, {})

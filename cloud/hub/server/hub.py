@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from cloud.hub.database import audit, devices, tokens
+from cloud.hub.database import audit, devices, telemetry, tokens
 from cloud.hub.database.devices import Device
 from cloud.hub.database.engine import Cursor, Database
 from cloud.hub.database.tokens import Token
@@ -34,6 +34,7 @@ from cloud.hub.server.sessions import Sessions, signed_by
 from cloud.hub.server.settings import Settings
 from lite_runtime.updates.checkin import Reply, Report
 from lite_runtime.updates.enrolment import Enrolled, Enrolment, Greeting, Session, enrolment_text
+from lite_runtime.updates.telemetry import Batch
 
 __all__ = ["Busy", "Hub", "Refused"]
 
@@ -42,6 +43,8 @@ LOG = logging.getLogger("msedge.hub")
 EVERY = 1.0
 """Seconds between two looks at what rollouts decide by themselves."""
 _PRUNE = 3600.0
+_BATCHES = 48
+"""Batches of telemetry of one device a day."""
 _KNOWN = 5.0
 """Seconds for which a person's token is remembered: one that is revoked works so much longer."""
 
@@ -80,6 +83,7 @@ class Hub:
         self._tasks: set[asyncio.Future[Any]] = set()
         self._people: dict[str, tuple[Token | None, float]] = {}
         self._events = Buckets(settings.events / 3600, settings.events, clock)
+        self._batches = Buckets(_BATCHES / 86_400, _BATCHES, clock)
         self._random = random.Random()
 
     # -- the database
@@ -138,11 +142,15 @@ class Hub:
             self._decide()
             if self.clock() - pruned > _PRUNE:
                 pruned = self.clock()
-                before = pruned - self.settings.keep * 86_400.0
                 try:
-                    await self._run(lambda cursor, before=before: devices.prune(cursor, before))  # type: ignore[misc]
+                    await self._run(self._prune)
                 except HubError as problem:
-                    LOG.error("old events were not removed: %s", problem)
+                    LOG.error("what is old was not removed: %s", problem)
+
+    def _prune(self, cursor: Cursor) -> None:
+        before = self.clock() - self.settings.keep * 86_400.0
+        devices.prune(cursor, before)
+        telemetry.prune(cursor, before)
 
     def leave(self) -> None:
         """Answer everybody who waits for news."""
@@ -227,6 +235,15 @@ class Hub:
         interval = spread(interval, len(self.fleet.devices), self.settings.capacity)
         seconds = again(known.id, interval, now, self._random.random())
         return Reply(seconds, session, now, known.received, self.settings.telemetry, seen.applications)
+
+    async def told(self, known: Known, batch: Batch) -> None:
+        """Add a batch of telemetry up, once. Raises Refused where none is wanted, or too many come."""
+        if not self.settings.telemetry:
+            raise Refused(403, "this hub takes no telemetry")
+        if self._batches.take(known.id):
+            raise Refused(429, f"telemetry: expected at most {_BATCHES} batches a day, got more")
+        may, now = self.fleet.versions_of(known), self.clock()
+        await self._run(lambda cursor: telemetry.store(cursor, known.id, batch, may, now))
 
     async def _see(self, known: Known, told: Report) -> Seen:
         self._ready()

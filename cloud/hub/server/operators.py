@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-from cloud.hub.database import audit, devices, rollouts
+from cloud.hub.database import audit, devices, rollouts, telemetry
 from cloud.hub.database.tokens import Token
 from cloud.hub.errors import HubError
 from cloud.hub.rollouts.plan import read_plan
@@ -57,6 +57,7 @@ class Operators:
             web.post("/v1/rollouts", write(self._start)),
             web.get("/v1/rollouts/{id}", read(self._rollout)),
             web.post("/v1/rollouts/{id}/{order}", write(self._order)),
+            web.get("/v1/telemetry/{application}", read(self._telemetry)),
             web.get("/v1/audit", read(self._audit)),
         ]
 
@@ -133,6 +134,11 @@ class Operators:
         data: dict[str, Any] = {"back": back} if order == "abort" else {}
         found = await self._hub.order(request.match_info["id"], _ORDERS[order], token.name, why, data)
         return web.json_response(found.data())
+
+    async def _telemetry(self, request: web.Request, token: Token) -> web.StreamResponse:
+        application, since = request.match_info["application"], _number(request, "since", 0, 1 << 31)
+        found = await self._hub.read(lambda cursor: telemetry.summaries(cursor, application, since))
+        return web.json_response({"telemetry": [one._asdict() for one in found]})
 
     async def _audit(self, request: web.Request, token: Token) -> web.StreamResponse:
         after, most = _number(request, "after", 0, 1 << 53), _number(request, "most", 1000, 10_000)

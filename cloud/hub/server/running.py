@@ -23,6 +23,7 @@ from cloud.hub.errors import HubError
 from cloud.hub.server.app import Devices
 from cloud.hub.server.files import Files
 from cloud.hub.server.hub import Hub
+from cloud.hub.server.observing import Observer, reader_for
 from cloud.hub.server.operators import Operators
 from cloud.hub.server.settings import Settings
 from cloud.hub.storage import storage_at
@@ -72,17 +73,19 @@ async def serving(settings: Settings, folder: Path) -> AsyncIterator[tuple[Hub, 
     an address, files or a database that cannot be used."""
     host, port, tls = _where(settings)
     storage = storage_at(settings.repository) if settings.repository else None
+    reader = reader_for(settings.collector) if settings.collector else None
     database = opened(settings.database)
     try:
         hub = Hub(settings, database, folder)
     except BaseException:
         database.close()
         raise
+    observer = Observer(reader, lambda: hub.fleet) if reader is not None else None
     try:
         if tls is not None and settings.clients:
             tls.verify_mode = ssl.CERT_OPTIONAL  # whoever enrols has none yet
             tls.load_verify_locations(cadata=hub.authority.pem)
-        devices = Devices(hub)
+        devices = Devices(hub, observer)
         app = web.Application(middlewares=[devices.outermost], client_max_size=1 << 20)
         app.add_routes([*devices.routes(), *Operators(hub, storage).routes()])
         if storage is not None:
@@ -90,6 +93,8 @@ async def serving(settings: Settings, folder: Path) -> AsyncIterator[tuple[Hub, 
         async with _listening(app, hub, host, port, tls) as url:
             yield hub, url
     finally:
+        if observer is not None:
+            await asyncio.to_thread(observer.close)
         await hub.close()
 
 

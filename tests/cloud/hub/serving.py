@@ -41,6 +41,7 @@ class Running:
     def __init__(self, hub: Hub, url: str, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self.hub, self.url, self._loop, self._folder = hub, url, loop, folder
         self.conversations: list[Conversation] = []
+        self._viewer = ""
 
     def call(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
@@ -75,6 +76,13 @@ class Running:
             connection.request(method, path, body, fields)
             answer = connection.getresponse()
             return Answer(answer.status, dict(answer.headers.items()), answer.read())
+
+    @property
+    def viewer(self) -> str:
+        """The token of a viewer."""
+        if not self._viewer:
+            self._viewer = self.token("a-viewer", "viewer")
+        return self._viewer
 
     def order(self, method: str, path: str, table: Any = None, token: str = "") -> Answer:
         return self.ask(method, path, None if table is None else json.dumps(table).encode(), token)
