@@ -62,8 +62,9 @@ def page(cursor: Cursor, after: str = "", most: int = 100) -> list[Device]:
 
 
 def mark(cursor: Cursor, device: str, **columns: Any) -> bool:
-    """Set columns of a device: state, labels, certified, batch. False if there is no such device."""
-    assert columns.keys() <= {"state", "labels", "certified", "batch"}
+    """Set columns of a device: state, labels, certified. False if there is no such device."""
+    if not columns.keys() <= {"state", "labels", "certified"}:
+        raise TypeError(f"expected state, labels or certified, got {', '.join(columns)}")
     values = [json.dumps(dict(one), sort_keys=True) if name == "labels" else one for name, one in columns.items()]
     words = ", ".join(f"{name} = ?" for name in columns)
     return cursor.run(f"UPDATE devices SET {words} WHERE id = ?", *values, device) == 1
