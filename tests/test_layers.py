@@ -16,8 +16,8 @@ LIBRARIES = {
              "openvino_genai", "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore",
              "opentelemetry", "orjson"},
     "cloud": {"PIL", "aiohttp", "array_record", "cloudpickle", "cryptography", "flax", "grain", "jax", "jax2onnx",
-              "jaxlib", "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "opentelemetry", "optax", "orbax",
-              "psycopg", "ray", "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
+              "jaxlib", "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "opentelemetry", "optax",
+              "orbax", "psycopg", "ray", "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
     "federated": {"aiohttp", "cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
     "lite_runtime": {"cryptography", "jinja2", "llguidance", "llvmlite", "ml_dtypes", "numba", "numpy"},
@@ -32,6 +32,7 @@ COMPILING = (
 TRANSPORT = "federated/transport/"
 # A machine that serves needs neither converter nor trainer; one folder knows HTTP's library, one gRPC's.
 GATEWAY, HTTP, GRPC = "edge/gateway/", "edge/gateway/http/", "edge/gateway/grpc/"
+AGENT = "edge/agent/"
 # What `import lite_runtime` may load at once; the rest of LIBRARIES only inside functions.
 DEVICE = {"numpy"}
 
@@ -65,6 +66,19 @@ def test_the_gateway_imports_only_the_runtime_and_federated() -> None:
     found = [(f"{path}:{line} imports {name}", name) for path, line, name in rooms]
     assert [where for where, name in found if name.partition(".")[0] in ("cloud", "converter", "msedge")] == []
     assert [where for where, name in found if name.startswith("edge.") and not name.startswith("edge.gateway.")] == []
+
+
+def test_the_agent_imports_only_the_runtime_and_federated() -> None:
+    """A device needs no converter, no trainer and no gateway. Of libraries, only what is in ONLY, and msgspec where its
+    configuration is read."""
+    files = [row for row in imports("edge") if row[0].startswith(AGENT)]
+    found = [(f"{path}:{line} imports {name}", path, name) for path, line, name in files]
+    assert [where for where, _, name in found if name.partition(".")[0] in ("cloud", "converter", "msedge")] == []
+    assert [where for where, _, name in found if name.startswith("edge.") and not name.startswith("edge.agent")] == []
+    may = {*sys.stdlib_module_names, "edge", "federated", "lite_runtime", "numpy"}
+    own = {"tuf": "trust.py", "msgspec": "config.py", "cryptography": "identity.py"}
+    others = [(where, path, name.partition(".")[0]) for where, path, name in found if name.partition(".")[0] not in may]
+    assert [where for where, path, name in others if path != f"{AGENT}{own.get(name)}"] == []
 
 
 def test_one_folder_imports_aiohttp() -> None:

@@ -9,6 +9,7 @@ import typer
 import typer.core
 
 from edge.cli import (
+    agent,
     bench,
     build,
     chat,
@@ -153,3 +154,20 @@ _RUNS: dict[str, Callable[..., None]] = {
 for _name, _function in _RUNS.items():
     _runs.command(_name, cls=_Plain)(guarded(_function))
 app.add_typer(_runs, name="runs")
+
+_agent = typer.Typer(
+    help="Keep applications on this device up to date, with a way back.", no_args_is_help=True, rich_markup_mode=None
+)
+_AGENT: dict[str, Callable[..., None]] = {
+    "init": agent.init,
+    "enrol": agent.enrol,
+    "run": agent.run,
+    "once": agent.once,
+    "status": agent.status,
+    "import": agent.import_folder,
+    "rollback": agent.rollback,
+    "again": agent.again,
+}
+for _name, _function in _AGENT.items():
+    _agent.command(_name, cls=_Plain)(guarded(_function))
+app.add_typer(_agent, name="agent")
