@@ -73,7 +73,9 @@ MANY = 6 if LANES == 16 else 3 if SHAPE.vectors == 32 else 2
 """Rows of the largest tile: its integer sums and its float sums are in registers."""
 SOME = (MANY + 1) // 2
 AHEAD = 4096
-"""Prefetch distance in bytes."""
+"""Prefetch distance in bytes, of a single row."""
+_LINE = 64
+"""Bytes of a cache line."""
 CHUNK = 128
 """Depth of a panel that is widened at a time."""
 _PIECE = CHUNK * PANEL
@@ -225,17 +227,35 @@ def _tile(bits: int, rows: int):
     return tile
 
 
+@intrinsic
+def _prefetch(typing, where):
+    """Prefetch the cache line at an address, mapped or not."""
+
+    def lower(context, builder, sig, args):
+        emit_prefetch(builder, args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), lower
+
+
 def sweeper(bits: int):
-    """sweep(...): all rows with PANELS panels of weights."""
+    """sweep(...): all rows with PANELS panels of weights. ahead: the address of those that come next, 0 for none; each
+    tile prefetches its share of them."""
     one, some, many = _tile(bits, 1), _tile(bits, SOME), _tile(bits, MANY)
 
     @device
     def sweep(
         a, a_scales, a_sums, rows, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual,
-        live,
+        live, ahead,
     ):  # fmt: skip
         units, m = pitch // UNIT, 0
+        lines = PANELS * PANEL * depth * bits // 8 // _LINE if ahead != 0 else 0
+        share = lines * MANY // rows + 1
         while m < rows:
+            line = m // MANY * share
+            while line < min(lines, (m // MANY + 1) * share):
+                _prefetch(ahead + _LINE * line)
+                line += 1
             x, xs, xt = a + m * pitch, a_scales + 4 * m * units, a_sums + 4 * m * units
             y, more, here = out + m * stride, residual + m * stride if residual != 0 else 0, rows - m
             if here > SOME:
@@ -274,7 +294,7 @@ def _driver(bits: int):
             more = residual + 4 * column if residual != 0 else 0
             sweep(
                 a, a_scales, a_sums, rows, depth, depth, panel, factors, terms, block, wide, zero, c + 4 * column,
-                stride, shift, more, live,
+                stride, shift, more, live, panel + width * depth * bits // 8 if rows > MANY else 0,
             )  # fmt: skip
 
     return drive
