@@ -403,7 +403,7 @@ class Application:
         for call in self.callbacks:
             try:
                 call(folder)
-            except Exception as error:  # request: code of others
+            except Exception as error:  # user code: a callback
                 return f"on_switch: {type(error).__name__}: {error}"
         if not self.settings.restart:
             return ""

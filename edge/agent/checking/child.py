@@ -132,7 +132,7 @@ def _done(words: Mapping[str, Any]) -> dict[str, Any]:
         return _DO[words["do"]](words)
     except MemoryError:
         return _refused("no-memory", f"it takes more than {words['limits']['memory']} bytes of memory, its limit")
-    except Exception as error:
+    except Exception as error:  # request: the test of one bundle
         from lite_runtime.running.selftest import SelfTestError
 
         kind = "self-test" if isinstance(error, SelfTestError) else "broken"

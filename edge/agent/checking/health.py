@@ -115,7 +115,7 @@ def judged(checks: Sequence[Check], context: Context) -> str:
                 return found
         except (MsedgeError, OSError) as error:
             return str(error)
-        except Exception as error:  # request: a check is code of others
+        except Exception as error:  # user code: a check
             return f"{type(error).__name__}: {str(error)[:MOST_SAID]}"
     return ""
 

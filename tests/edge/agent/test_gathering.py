@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloud.hub.deltas import make
 from edge.agent.errors import AgentError, FetchError
 from edge.agent.gathering import DELTA, Gathering, Held
 from lite_runtime.updates.pieces import file_of, pieces_of
@@ -124,7 +125,6 @@ def delta(place: Place, data: bytes) -> None:
 
 
 def test_a_delta_is_smaller(tmp_path: Path) -> None:
-    make = pytest.importorskip("cloud.hub.deltas").make
     place = Place(tmp_path, {"m": NEW})
     for name, data in (("o", OLD), ("n", NEW)):
         (tmp_path / name).write_bytes(data)
