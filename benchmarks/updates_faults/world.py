@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 import lite_runtime
+from cloud.hub.deltas import make
 from cloud.hub.repository import Keys, Repository
 from cloud.hub.repository.releases import Releases
 from cloud.hub.storage.folder import Folder as Storage
@@ -87,8 +89,15 @@ class World:
             path.write_bytes(bundle_of(float(version)))
             self.bytes = max(self.bytes, path.stat().st_size + shared.stat().st_size)
             self.releases.add(APP, version, {FILES[0]: path, FILES[1]: shared})
+        self._offer_a_delta(*VERSIONS[:2])
         self.root = (folder / "repository" / "metadata" / "1.root.json").read_bytes()
         self._goldens: dict[str, str] = {}
+
+    def _offer_a_delta(self, old: str, new: str) -> None:
+        """One of three updates can take a delta, the others pieces."""
+        before, after = (self.folder / "bundles" / version for version in (old, new))
+        names = tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in (before, after))
+        self.releases.put_deltas({(names[0], names[1]): make(before, after)})
 
     def offer(self, version: str) -> None:
         """Let a version be the newest."""
