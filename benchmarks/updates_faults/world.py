@@ -26,7 +26,7 @@ from edge.agent.trust import Trust
 from edge.agent.update import MAKING, TRYING, Rules
 from lite_runtime import bundle
 from lite_runtime.graph import Graph, Node, Value
-from lite_runtime.running.selftest import self_test
+from lite_runtime.running.golden import self_test
 
 __all__ = ["APP", "FILES", "VERSIONS", "Found", "World", "bundle_of"]
 

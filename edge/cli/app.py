@@ -9,6 +9,7 @@ import typer
 import typer.core
 
 from edge.cli import (
+    adapter,
     agent,
     bench,
     build,
@@ -49,6 +50,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "chat": chat.chat,
     "teach": teach.teach,
+    "adapter": adapter.adapter,
     "verify": verify.verify,
     "bench": bench.bench,
     "federate": federate.federate,

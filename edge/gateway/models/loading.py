@@ -25,7 +25,7 @@ from edge.gateway.sources.trust import Trust
 from lite_runtime import bundle
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.native import build
-from lite_runtime.running.selftest import self_test
+from lite_runtime.running.golden import self_test
 
 __all__ = ["Loader"]
 

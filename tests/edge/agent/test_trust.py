@@ -399,7 +399,7 @@ def test_nonsense(world: World, refused: Any, raw: bytes) -> None:
         files.files[f"metadata/{name}.json"] = raw
         with pytest.raises(UntrustedError) as caught:
             world.device(files, f"device-{name}").refresh()
-        assert caught.value.kind in ("malformed", "mix-and-match")
+        assert caught.value.kind in ("malformed", "mix-and-match", "endless data")  # a snapshot has its size in advance
     device = world.device(world.files(), "device-timestamp")
     device.refresh()  # nothing was kept of it
 

@@ -19,7 +19,7 @@ from edge.gateway.models.shadow import MOST, Shadow, compared
 from edge.gateway.sources.listing import Candidate, Folder
 from lite_runtime import bundle
 from lite_runtime.graph import Graph, Node, Value
-from lite_runtime.running.selftest import SelfTestError, self_test
+from lite_runtime.running.golden import SelfTestError, self_test
 
 
 class Runner:
