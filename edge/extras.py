@@ -77,6 +77,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "grpc": Extra(
             {"grpc": "grpcio", "google": "protobuf"}, "the gateway uses it to serve gRPC when grpc.port is set"
         ),
+        "postgres": Extra({"psycopg": "psycopg"}, "a hub keeps its database in PostgreSQL with it"),
         "otel": Extra(
             {
                 "opentelemetry": "opentelemetry-sdk",

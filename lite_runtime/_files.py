@@ -23,7 +23,7 @@ except ImportError:  # Windows
 else:
     LOCKS = True
 
-__all__ = ["TEMPORARY", "sweep", "write_atomically"]
+__all__ = ["TEMPORARY", "refusal", "sweep", "sync_folder", "write_atomically"]
 
 Data = bytes | memoryview
 
@@ -76,12 +76,13 @@ def write_atomically(
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-        _sync_folder(os.path.dirname(target))
+        sync_folder(os.path.dirname(target))
     except (OSError, ValueError) as problem:
-        raise _refusal(shown, problem, error) from problem
+        raise refusal(shown, problem, error) from problem
 
 
-def _refusal(shown: str, problem: OSError | ValueError, error: type[MsedgeError]) -> MsedgeError:
+def refusal(shown: str, problem: OSError | ValueError, error: type[MsedgeError]) -> MsedgeError:
+    """The `error` for a file that cannot be written, with the fix."""
     if isinstance(problem, OSError):
         fix = _FIX.get(problem.errno or 0, "check the disk and the path")
         return error(f"cannot write {shown!r}: {problem.strerror or problem}; {fix}")
@@ -159,7 +160,7 @@ def _lock(handle: int) -> bool | None:
     return True
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Make a rename survive a power failure, on systems that allow opening a folder."""
     if not hasattr(os, "O_DIRECTORY"):
         return

@@ -12,12 +12,12 @@ from tests.sources import ROOT, parsed, sources
 
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
-    "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "openvino_genai",
-             "onnxruntime_genai", "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore",
-             "opentelemetry", "orjson"},
-    "cloud": {"PIL", "array_record", "cloudpickle", "cryptography", "flax", "grain", "jax", "jax2onnx", "jaxlib",
-              "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy",
-              "securesystemslib", "sklearn", "tensorboardX", "tuf"},
+    "edge": {"ai_edge_litert", "cryptography", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino",
+             "onnxruntime_genai", "openvino_genai", "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt",
+             "msgspec", "obstore", "opentelemetry", "orjson"},
+    "cloud": {"PIL", "aiohttp", "array_record", "cloudpickle", "cryptography", "flax", "grain", "jax", "jax2onnx",
+              "jaxlib", "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "opentelemetry", "optax",
+              "orbax", "psycopg", "ray", "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
     "federated": {"aiohttp", "cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
     "lite_runtime": {"cryptography", "jinja2", "llguidance", "llvmlite", "ml_dtypes", "numba", "numpy"},
@@ -32,6 +32,7 @@ COMPILING = (
 TRANSPORT = "federated/transport/"
 # A machine that serves needs neither converter nor trainer; one folder knows HTTP's library, one gRPC's.
 GATEWAY, HTTP, GRPC = "edge/gateway/", "edge/gateway/http/", "edge/gateway/grpc/"
+AGENT = "edge/agent/"
 # What `import lite_runtime` may load at once; the rest of LIBRARIES only inside functions.
 DEVICE = {"numpy"}
 
@@ -67,6 +68,19 @@ def test_the_gateway_imports_only_the_runtime_and_federated() -> None:
     assert [where for where, name in found if name.startswith("edge.") and not name.startswith("edge.gateway.")] == []
 
 
+def test_the_agent_imports_only_the_runtime_and_federated() -> None:
+    """A device needs no converter, no trainer and no gateway. Of libraries, only what is in ONLY, and msgspec where its
+    configuration is read."""
+    files = [row for row in imports("edge") if row[0].startswith(AGENT)]
+    found = [(f"{path}:{line} imports {name}", path, name) for path, line, name in files]
+    assert [where for where, _, name in found if name.partition(".")[0] in ("cloud", "converter", "msedge")] == []
+    assert [where for where, _, name in found if name.startswith("edge.") and not name.startswith("edge.agent")] == []
+    may = {*sys.stdlib_module_names, "edge", "federated", "lite_runtime", "numpy"}
+    own = {"tuf": "trust.py", "msgspec": "config.py", "cryptography": "identity.py"}
+    others = [(where, path, name.partition(".")[0]) for where, path, name in found if name.partition(".")[0] not in may]
+    assert [where for where, path, name in others if path != f"{AGENT}{own.get(name)}"] == []
+
+
 def test_one_folder_imports_aiohttp() -> None:
     others = (row for row in imports("edge") if not row[0].startswith(HTTP))
     assert [f"{p}:{line}" for p, line, n in others if n.partition(".")[0] == "aiohttp"] == []
@@ -83,11 +97,14 @@ def test_importing_the_runtime_takes_numpy_alone() -> None:
 # A library that one part of the project alone may import: its interface changes, or it is heavy, or it is optional.
 ONLY = {
     "PIL": ("cloud/data/", "converter/quantize/calibration/", "edge/gateway/"),
-    "aiohttp": (HTTP, "federated/transport/checkin/server.py"),
+    "aiohttp": (HTTP, "cloud/hub/server/", "federated/transport/checkin/server.py"),
     "array_record": ("cloud/data/_grain.py",),
     "cloudpickle": ("cloud/data/reading/workers.py",),
     "cryptography": (
         "cloud/hub/repository/keys.py",
+        "cloud/hub/server/authority.py",
+        "cloud/hub/server/sessions.py",
+        "edge/agent/identity.py",
         "federated/privacy/",
         "federated/vertical/matching.py",
         "lite_runtime/bundle/keys.py",
@@ -104,11 +121,12 @@ ONLY = {
     "llvmlite": COMPILING,
     "numba": COMPILING,
     "obstore": ("cloud/hub/storage/s3.py", "edge/gateway/sources/s3.py"),
-    "opentelemetry": ("edge/gateway/operate/",),
+    "opentelemetry": ("cloud/hub/server/observing.py", "edge/gateway/operate/",),
     "orbax": ("cloud/train/keeping/checkpoint.py",),
     "onnxruntime_genai": ("edge/peers/_tokens.py",),
     "openvino_genai": ("edge/peers/_tokens.py",),
     "orjson": (GATEWAY,),
+    "psycopg": ("cloud/hub/database/postgres.py",),
     "ray": ("cloud/train/many/ray.py",),
     "securesystemslib": ("cloud/hub/repository/",),
     "skl2onnx": ("converter/frontends/sklearn.py",),

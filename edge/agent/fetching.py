@@ -42,7 +42,7 @@ class Folder:
         self.folder = Path(folder)
 
     def open(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """See `Fetch`."""
+        """See `Fetch`. Raises FetchError, and MissingError for a file that is not there."""
         try:
             root = self.folder.resolve(strict=True)
             path = (root / name).resolve(strict=True)
@@ -83,7 +83,7 @@ class Https:
         )
 
     def open(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """See `Fetch`."""
+        """See `Fetch`. Raises FetchError, and MissingError for a file that is not there."""
         fields = self._fields | ({"Range": f"bytes={start}-"} if start else {})
         request = urllib.request.Request(f"{self.url}/{quote(name, safe='/%')}", headers=fields)
         try:

@@ -10,6 +10,7 @@ import typer.core
 
 from edge.cli import (
     adapter,
+    agent,
     bench,
     build,
     chat,
@@ -19,6 +20,8 @@ from edge.cli import (
     doctor,
     federate,
     hub,
+    hub_rollout,
+    hub_serve,
     inspect,
     listen,
     personal,
@@ -125,10 +128,20 @@ for _name, _function in _PERSONAL.items():
 app.add_typer(_personal, name="personal")
 
 _hub = typer.Typer(
-    help="Keep the signed repository from which a fleet updates itself.", no_args_is_help=True, rich_markup_mode=None
-)
-for _name, _function in hub.COMMANDS.items():
+    help="Keep the signed repository from which a fleet updates itself, and serve the fleet.", no_args_is_help=True,
+    rich_markup_mode=None,
+)  # fmt: skip
+for _name, _function in {**hub.COMMANDS, **hub_serve.COMMANDS, **hub_rollout.COMMANDS}.items():
     _hub.command(_name, cls=_Plain)(guarded(_function))
+_GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
+    "rollout": ("Roll a version out to a fleet, in steps.", hub_rollout.ROLLOUT),
+    "token": ("Manage the tokens of people and of new devices.", hub_serve.TOKEN),
+}
+for _group, (_help, _commands) in _GROUPS.items():
+    _sub = typer.Typer(help=_help, no_args_is_help=True, rich_markup_mode=None)
+    for _name, _function in _commands.items():
+        _sub.command(_name, cls=_Plain)(guarded(_function))
+    _hub.add_typer(_sub, name=_group)
 app.add_typer(_hub, name="hub")
 
 _runs = typer.Typer(help="Show the runs that `msedge train` recorded.", no_args_is_help=True, rich_markup_mode=None)
@@ -143,3 +156,20 @@ _RUNS: dict[str, Callable[..., None]] = {
 for _name, _function in _RUNS.items():
     _runs.command(_name, cls=_Plain)(guarded(_function))
 app.add_typer(_runs, name="runs")
+
+_agent = typer.Typer(
+    help="Keep applications on this device up to date, with a way back.", no_args_is_help=True, rich_markup_mode=None
+)
+_AGENT: dict[str, Callable[..., None]] = {
+    "init": agent.init,
+    "enrol": agent.enrol,
+    "run": agent.run,
+    "once": agent.once,
+    "status": agent.status,
+    "import": agent.import_folder,
+    "rollback": agent.rollback,
+    "again": agent.again,
+}
+for _name, _function in _AGENT.items():
+    _agent.command(_name, cls=_Plain)(guarded(_function))
+app.add_typer(_agent, name="agent")

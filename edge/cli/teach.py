@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -63,14 +62,14 @@ def teach(
     over: the new bundle learns what the old one, with its adapter, finds most probable in the same examples.
     """
     from lite_runtime.language import Adapter, LanguageModel
-    from lite_runtime.learning.texts import Learning
+    from lite_runtime.learning.texts import Learning, examples_of
 
     if teacher_adapter is not None and teacher is None:
         raise typer.BadParameter("only used with --teacher; it is missing", param_hint="--teacher-adapter")
     model = LanguageModel.load(bundle, positions=_CACHES, threads=threads)
     begin = None if adapter is None else Adapter.load(adapter)
     learning = Learning(model, adapter=begin, learning_rate=learning_rate, length=length, batch=batch, seed=seed)
-    found = _examples(examples)
+    found = examples_of(examples)
     rows = learning.rows(found)
     _need_folder(output)
     if teacher is not None:
@@ -125,47 +124,6 @@ def _taught(
 
     model = LanguageModel.load(teacher, positions=max(_CACHES, learning.length), threads=threads)
     return learning.taught_by(model, None if adapter is None else Adapter.load(adapter), examples)
-
-
-def _examples(path: Path) -> list[Example]:
-    """The examples in a file. Raises InputError."""
-    from lite_runtime.errors import InputError
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected UTF-8, got other bytes at {error.start}; convert the file") from None
-    if path.suffix not in (".jsonl", ".json"):
-        return [text]
-    return [_example(line, f"{path}, line {i}") for i, line in enumerate(text.splitlines(), 1) if line.strip()]
-
-
-def _example(line: str, where: str) -> Example:
-    from lite_runtime.errors import InputError
-
-    try:
-        held = json.loads(line)
-    except (ValueError, RecursionError):
-        held = None
-    for names, made in _FORMS.items():
-        if isinstance(held, dict) and set(names) <= set(held):
-            example: Example = made(*(held[name] for name in names))
-            return example
-    raise InputError(
-        f"{where}: expected an object with messages, with prompt and completion, or with text; see docs/language.md"
-    )
-
-
-_FORMS: dict[tuple[str, ...], Any] = {
-    ("messages",): lambda messages: messages,
-    ("prompt", "completion"): lambda prompt, completion: [
-        {"role": "user", "content": prompt}, {"role": "assistant", "content": completion}
-    ],
-    ("text",): lambda text: text,
-}  # fmt: skip
-"""What an object of a line may hold, and the example that it is."""
 
 
 def _exponential(loss: float) -> float:

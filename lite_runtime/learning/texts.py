@@ -11,9 +11,11 @@ weights of 4 bits: Dettmers et al., 2023, "QLoRA".
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Items
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from lite_runtime.language.engine import Part
 from lite_runtime.language.generation import LanguageModel
 from lite_runtime.language.kept import common
 
-__all__ = ["Batch", "Example", "Learning", "Row", "Step"]
+__all__ = ["Batch", "Example", "Learning", "Row", "Step", "examples_of"]
 
 Example = str | Items[Mapping[str, Any]]
 """A text, or a conversation whose answers are to be learned."""
@@ -231,3 +233,43 @@ class Learning:
 
 def _role(message: Any) -> Any:
     return message.get("role") if isinstance(message, Mapping) else None
+
+
+# -- examples in files -------------------------------------------------------------------------------------------------
+
+
+def examples_of(path: Path) -> list[Example]:
+    """The examples in a file: one text, or in .jsonl one example a line. Raises InputError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected UTF-8, got other bytes at {error.start}; convert the file") from None
+    if path.suffix not in (".jsonl", ".json"):
+        return [text]
+    return [_example(line, f"{path}, line {i}") for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+
+def _example(line: str, where: str) -> Example:
+    try:
+        held = json.loads(line)
+    except (ValueError, RecursionError):
+        held = None
+    for names, made in _FORMS.items():
+        if isinstance(held, dict) and set(names) <= set(held):
+            example: Example = made(*(held[name] for name in names))
+            return example
+    raise InputError(
+        f"{where}: expected an object with messages, with prompt and completion, or with text; see docs/language.md"
+    )
+
+
+_FORMS: dict[tuple[str, ...], Any] = {
+    ("messages",): lambda messages: messages,
+    ("prompt", "completion"): lambda prompt, completion: [
+        {"role": "user", "content": prompt}, {"role": "assistant", "content": completion}
+    ],
+    ("text",): lambda text: text,
+}  # fmt: skip
+"""What an object of a line may hold, and the example that it is."""

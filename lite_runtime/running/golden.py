@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
 
 if TYPE_CHECKING:
     from lite_runtime.bundle import Bundle
     from lite_runtime.running.session import Model
 
-__all__ = ["difference", "sampled", "tolerance_of"]
+__all__ = ["SelfTestError", "difference", "sampled", "self_test", "tolerance_of"]
 
 _TOLERANCES = {"none": 1e-3, "fp16": 1e-2, "w8": 5e-2, "int16x8": 5e-2}
 """Allowed difference of floats by quantisation mode, relative to the largest value of the output. The sample's outputs
@@ -25,6 +26,26 @@ _BYTES = 0.1
 it. SmolLM2's logits, after 30 layers, differ by 0.02 of the largest."""
 _STEPS, _MAY_STEP = 1, 1e-2
 """Quantised integers may differ by one step, and this share of them by more."""
+
+
+class SelfTestError(MsedgeError):
+    """A golden sample that gives another result on this machine."""
+
+
+def self_test(model: Model, signatures: Iterable[str]) -> int:
+    """Run the golden samples of these signatures; returns their number. Raises SelfTestError that says what differs, by
+    how much, and where."""
+    tolerance, count = tolerance_of(model.bundle), 0
+    for name, got, expected in sampled(model, signatures):
+        for output, array in expected.items():  # a sample may omit outputs
+            problem = difference(got[output], array, tolerance)
+            if problem:
+                raise SelfTestError(
+                    f"self-test: output {output!r} of {name!r} differs from the golden sample: {problem}; the file was"
+                    " changed, or this machine computes wrongly: convert the model again"
+                )
+        count += 1
+    return count
 
 
 def sampled(model: Model, signatures: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Array], Mapping[str, Array]]]:

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from converter.golden_text import TEXT
-from edge.gateway.errors import GatewayError
-from edge.gateway.models.selftest import self_test
 from edge.measuring.logits import compared
 from lite_runtime import bundle, load
 from lite_runtime.bundle import Bundle
 from lite_runtime.errors import InputError
-from lite_runtime.running.golden import tolerance_of
+from lite_runtime.running.golden import SelfTestError, self_test, tolerance_of
 from tests.converter.frontends.decoders.checkpoints import VOCABULARY, config, folder, gguf_file, tensors
 from tests.edge.test_cli import as_json, msedge
 from tests.language.talking import talking_bundle
@@ -84,7 +82,7 @@ def test_the_gateway_runs_the_sample(made: dict[str, Path]) -> None:
     held = bundle.read(made["int8"])
     model = load(made["int8"])
     assert self_test(model, ["predict"]) == self_test(model, ["predict"]) == 1
-    with pytest.raises(GatewayError, match="output 'logits' of 'predict' differs from the golden sample"):
+    with pytest.raises(SelfTestError, match="output 'logits' of 'predict' differs from the golden sample"):
         self_test(load(changed(held, -held.golden["predict"][1]["logits"])), ["predict"])
 
 

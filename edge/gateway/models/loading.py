@@ -17,7 +17,6 @@ from edge.gateway.ensembles.ensemble import Ensemble, Find
 from edge.gateway.ensembles.scheduling import read
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig
-from edge.gateway.models.selftest import self_test
 from edge.gateway.models.served import Factory, Served, signatures_of
 from edge.gateway.models.serving import Serving
 from edge.gateway.sequences.stream import streams_of
@@ -26,6 +25,7 @@ from edge.gateway.sources.trust import Trust
 from lite_runtime import bundle
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.native import build
+from lite_runtime.running.golden import self_test
 
 __all__ = ["Loader"]
 

@@ -14,12 +14,12 @@ from edge.gateway.job import Job
 from edge.gateway.models.config import ModelConfig, Policy
 from edge.gateway.models.describe import configuration, metadata
 from edge.gateway.models.loading import Loader
-from edge.gateway.models.selftest import self_test
 from edge.gateway.models.served import RUNNERS, Served
 from edge.gateway.models.shadow import MOST, Shadow, compared
 from edge.gateway.sources.listing import Candidate, Folder
 from lite_runtime import bundle
 from lite_runtime.graph import Graph, Node, Value
+from lite_runtime.running.golden import SelfTestError, self_test
 
 
 class Runner:
@@ -136,13 +136,13 @@ def test_a_model_whose_results_match_its_golden_sample(make: Any) -> None:
 
 
 def test_a_model_whose_results_do_not_match(make: Any) -> None:
-    with pytest.raises(GatewayError, match=r"self-test: output 'y' of 'predict'.*3 off where 0\.009 is allowed"):
+    with pytest.raises(SelfTestError, match=r"self-test: output 'y' of 'predict'.*3 off where 0\.009 is allowed"):
         self_test(lite_runtime.load(make(2.0, golden=3.0)), ["predict"])
 
 
 def test_the_tolerance_follows_the_rounding(make: Any) -> None:
     off = make(2.0, golden=2.1)
-    with pytest.raises(GatewayError, match="self-test"):
+    with pytest.raises(SelfTestError, match="self-test"):
         self_test(lite_runtime.load(off), ["predict"])
     data = make(2.0, golden=2.1, provenance={"options": {"mode": "int8"}})
     assert self_test(lite_runtime.load(data), ["predict"]) == 1
@@ -150,7 +150,7 @@ def test_the_tolerance_follows_the_rounding(make: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_unexpected_nan(wrong: float, make: Any) -> None:
-    with pytest.raises(GatewayError, match="NaN or infinities"), np.errstate(all="ignore"):
+    with pytest.raises(SelfTestError, match="NaN or infinities"), np.errstate(all="ignore"):
         self_test(lite_runtime.load(make(2.0, golden=wrong)), ["predict"])
 
 
@@ -163,7 +163,7 @@ def test_integers_must_be_equal() -> None:
         if right:
             assert self_test(lite_runtime.load(data), ["predict"]) == 1
         else:
-            with pytest.raises(GatewayError, match="1 of 2 elements differ"):
+            with pytest.raises(SelfTestError, match="1 of 2 elements differ"):
                 self_test(lite_runtime.load(data), ["predict"])
 
 

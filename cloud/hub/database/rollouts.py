@@ -1,0 +1,41 @@
+"""Events of rollouts, from which their state follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from cloud.hub.database.engine import Cursor
+from cloud.hub.rollouts.rollout import Event, Rollout
+
+__all__ = ["ADD", "decisions", "load", "row"]
+
+ADD = "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+"""Stores an event; `row` has its values."""
+
+
+def row(rollout: str, number: int, event: Event) -> tuple[object, ...]:
+    """The values of an event, the `number`th of its rollout."""
+    data = json.dumps(dict(event.data), separators=(",", ":"))
+    return rollout, number, event.time, event.kind, event.device, event.by, event.text, data
+
+
+def decisions(cursor: Cursor, rollout: str) -> list[Event]:
+    """What happened to a rollout as a whole, in order; events of its devices are left out."""
+    return [event for *_, event in _events(cursor, "WHERE rollout = ? AND device = '' ORDER BY number", rollout)]
+
+
+def load(cursor: Cursor) -> dict[str, tuple[Rollout, int]]:
+    """All rollouts as their events left them, and the number of the next event of each."""
+    found: dict[str, tuple[Rollout, int]] = {}
+    for identity, number, event in _events(cursor, "ORDER BY rollout, number"):
+        rollout, _ = found.get(identity) or (Rollout(identity, ()), 0)
+        rollout.apply(event)
+        found[identity] = rollout, number + 1
+    return found
+
+
+def _events(cursor: Cursor, where: str, *values: object) -> Iterator[tuple[str, int, Event]]:
+    words = f"SELECT rollout, number, kind, time, device, who, words, data FROM rollouts {where}"
+    for identity, number, kind, time, device, who, text, data in cursor.rows(words, *values):
+        yield identity, number, Event(kind, time, device, who, text, json.loads(data))
