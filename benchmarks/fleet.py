@@ -346,7 +346,7 @@ class Run:
 
     def start(self, version: str, soak: float) -> str:
         """Begin a rollout."""
-        plan = {"application": APP, "steps": self._steps, "version": version, "soak": soak, "patience": 1e5}
+        plan = {"application": APP, "steps": self._steps, "version": version, "soak": soak, "patience": 1e4}
         return str(self.hub.ask("POST", "/v1/rollouts", self._operator, plan)["id"])
 
     def crash(self) -> None:
