@@ -235,8 +235,8 @@ class Hub:
         words = ["hub", "serve", "--config", "hub.toml", "--folder", str(self.folder), "--json"]
         with (self.folder / "hub.log").open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "edge.cli", *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=log, text=True,
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+                [sys.executable, "-m", "edge.cli", *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=log,
+                text=True, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
             )  # fmt: skip
         assert self._process.stdout is not None
         if not self._process.stdout.readline():

@@ -20,9 +20,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from converter import export, frontends, golden, language
+from converter import export, frontends, golden, golden_text, language
 from converter.embedding import declared, embedded
 from converter.errors import ConvertError, QuantizeError, TrainingError
+from converter.frontends.decoders import KEY as LANGUAGE
 from converter.frontends.decoders import Activations, Cache
 from converter.frontends.embedding import Embedding
 from converter.ir import build, kept, quantization
@@ -507,12 +508,12 @@ def _write(
 ) -> bytes:
     examples = {}
     for name, graph in graphs.items():
+        if (learning.models or loaded.language) and name != "predict":
+            continue
         if loaded.language:
-            report.golden = "skipped: not made for language models"
-            continue
-        if learning.models and name != "predict":
-            continue
-        example, report.golden = golden.sample(_at_first(graph, learning, name), multiply_adds(models[name]))
+            example, report.golden = _spoken(graph, loaded)
+        else:
+            example, report.golden = golden.sample(_at_first(graph, learning, name), multiply_adds(models[name]))
         if example is not None:
             examples[name] = example
     try:
@@ -526,6 +527,14 @@ def _write(
     if output is not None:
         write_atomically(output, data, ConvertError)
     return data
+
+
+def _spoken(graph: Graph, loaded: frontends.Loaded) -> tuple[golden.Sample | None, str]:
+    """The golden sample of a language model, as `golden.sample` gives it."""
+    refused = golden_text.refusal(graph)
+    if refused:
+        return None, refused
+    return golden.of_text(graph, golden_text.inputs(graph, loaded.decoder, loaded.metadata[LANGUAGE]["context"]))
 
 
 def _at_first(graph: Graph, learning: _Learning, signature: str) -> Graph:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from converter.errors import ConvertError
-from lite_runtime import bundle
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Value, numpy_dtype
-from lite_runtime.running.session import load
+from lite_runtime.graph.verify import verify_graph
+from lite_runtime.running.executor import Executor, Settings
+from lite_runtime.running.inputs import check_inputs
 
-__all__ = ["COST_LIMIT", "SIZE_LIMIT", "Sample", "sample", "sample_inputs"]
+__all__ = ["COST_LIMIT", "SIZE_LIMIT", "Sample", "of_text", "sample", "sample_inputs"]
 
 COST_LIMIT = 200_000_000
 """The most multiply-adds of a reference run that takes clearly less than one or two seconds."""
@@ -45,9 +47,21 @@ def sample(graph: Graph, cost: int) -> tuple[Sample | None, str]:
     least = sum(map(_bytes, (*graph.inputs, *graph.outputs)))
     if least > limit:
         return None, f"skipped: inputs and outputs of {least} bytes are more than {limit}"
-    inputs = sample_inputs(graph)
+    return _computed(graph, sample_inputs(graph), limit)
+
+
+def of_text(graph: Graph, inputs: Mapping[str, Array]) -> tuple[Sample | None, str]:
+    """The same of a language model, whose inputs are `golden_text.inputs`."""
+    return _computed(graph, inputs, max(SIZE_LIMIT, sum(a.nbytes for a in graph.constants.values()) // SHARE))
+
+
+def _computed(graph: Graph, inputs: Mapping[str, Array], limit: int) -> tuple[Sample | None, str]:
+    """The sample with these inputs, if it has at most `limit` bytes; inputs of zeros take none in a file."""
+    given = {name: array.copy() for name, array in inputs.items()}  # caches are changed in place
     try:
-        outputs = load(bundle.write(None, {"predict": graph}), backend="reference", limit=MEMORY).run(inputs)
+        verify_graph(graph)
+        executor = Executor(graph, Settings(native=False, limit=MEMORY))
+        outputs = executor.run(check_inputs(graph, given))
     except MsedgeError as error:
         return None, f"skipped: this model cannot run on random inputs ({error})"
     for value in graph.outputs:  # operators of which onnx's inference knows nothing may contradict a declaration
@@ -59,17 +73,19 @@ def sample(graph: Graph, cost: int) -> tuple[Sample | None, str]:
             )
     if any(not _fits(outputs[v.name], v) for v in graph.outputs):
         return None, "skipped: with random inputs the outputs do not have their declared shapes"
-    size = sum(a.nbytes for side in (inputs, outputs) for a in side.values())
+    size = sum(a.nbytes for a in (*(a for a in inputs.values() if a.any()), *outputs.values()))
     if size > limit:
         return None, f"skipped: inputs and outputs of {size} bytes are more than {limit}"
-    return (inputs, outputs), "stored"
+    return (dict(inputs), outputs), "stored"
 
 
 def _fits(array: Any, value: Value) -> bool:
     """Whether an output is a tensor of the shape that its declaration says."""
     declared = value.shape or ()
-    return isinstance(array, np.ndarray) and array.ndim == len(declared) and all(
-        not isinstance(d, int) or d == n for d, n in zip(declared, array.shape, strict=True)
+    return (
+        isinstance(array, np.ndarray)
+        and array.ndim == len(declared)
+        and all(not isinstance(d, int) or d == n for d, n in zip(declared, array.shape, strict=True))
     )
 
 

@@ -1,4 +1,4 @@
-"""`python -m lite_runtime run|inspect|bench model.mslite`: a command line that needs only the runtime and argparse."""
+"""`python -m lite_runtime run|inspect|bench|verify model.mslite`: a command line for the runtime alone, by argparse."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Value, numpy_dtype
+from lite_runtime.running.golden import difference, sampled, tolerance_of
 from lite_runtime.running.session import BACKENDS, Model, load
 
 
@@ -132,11 +133,33 @@ def _bench(model: Model, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-_COMMANDS = {"run": _run, "inspect": _inspect, "bench": _bench}
+def _verify(model: Model, args: argparse.Namespace) -> dict[str, Any]:
+    """The golden samples of all signatures: by output, the largest difference of what this machine computes. Raises
+    MsedgeError for one that is larger than is allowed."""
+    if not model.bundle.golden:
+        raise InputError("this bundle holds no golden sample; convert the model again")
+    allowed, report = tolerance_of(model.bundle), dict[str, Any]()
+    for name, got, expected in sampled(model, model.signatures):
+        for output, array in expected.items():
+            if problem := difference(got[output], array, allowed):
+                raise MsedgeError(
+                    f"output {output!r} of {name!r} differs from the golden sample: {problem}; the file was changed, or"
+                    " this machine computes wrongly"
+                )
+            if array.dtype.kind in "iuf":
+                at = np.isfinite(array)
+                apart = np.abs(got[output][at].astype(np.float64) - array[at])
+                report.setdefault(name, {})[output] = float(apart.max(initial=0))
+    return {"allowed": allowed, "backend": args.backend, "largest_difference": report}
+
+
+_COMMANDS = {"run": _run, "inspect": _inspect, "bench": _bench, "verify": _verify}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lite_runtime", description="Run, inspect or time a bundle.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lite_runtime", description="Run, inspect, time or verify a bundle."
+    )
     parser.add_argument("command", choices=_COMMANDS)
     parser.add_argument("model", help="a .mslite file")
     parser.add_argument("-i", "--input", action="append", metavar="NAME=FILE.npy", help="an input (default: random)")

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from lite_runtime.errors import MsedgeError
 
@@ -49,13 +49,13 @@ _FIX = {
 
 def write_atomically(
     path: str | os.PathLike[str],
-    data: Data | Sequence[Data],
+    data: Data | Iterable[Data],
     error: type[MsedgeError] = MsedgeError,
     *,
     mode: int | None = None,
 ) -> None:
-    """Replace `path` with exactly `data` (or its parts, in order): write a temporary file in the same folder, fsync it,
-    rename it, fsync the folder.
+    """Replace `path` with exactly `data` (or its parts, in order, which may be made as they are written): write a
+    temporary file in the same folder, fsync it, rename it, fsync the folder.
 
     A symbolic link is followed. mode: permission bits of the file; without it an existing file keeps its own, and a new
     one gets those that the umask allows. Raises `error`, naming the path and the fix; `path` is then unchanged (or, if
@@ -101,7 +101,7 @@ def _mode_of(target: str) -> int | None:
     return stat.S_IMODE(status.st_mode)
 
 
-def _write_new(path: str, parts: Sequence[Data], mode: int | None, target: str) -> None:
+def _write_new(path: str, parts: Iterable[Data], mode: int | None, target: str) -> None:
     """Write the file `path` and rename it to `target`, as long as it is locked where that is possible."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, flags, 0o666)

@@ -13,7 +13,7 @@ from tests.sources import ROOT, parsed, sources
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "cryptography", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino",
-             "openvino_genai", "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore",
+             "openvino_genai", "onnxruntime_genai", "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore",
              "opentelemetry", "orjson"},
     "cloud": {"PIL", "aiohttp", "array_record", "cloudpickle", "cryptography", "flax", "grain", "jax", "jax2onnx",
               "jaxlib", "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "opentelemetry", "optax", "orbax",
@@ -109,6 +109,7 @@ ONLY = {
     "obstore": ("cloud/hub/storage/s3.py", "edge/gateway/sources/s3.py"),
     "opentelemetry": ("cloud/hub/server/observing.py", "edge/gateway/operate/",),
     "orbax": ("cloud/train/keeping/checkpoint.py",),
+    "onnxruntime_genai": ("edge/peers/_tokens.py",),
     "openvino_genai": ("edge/peers/_tokens.py",),
     "orjson": (GATEWAY,),
     "psycopg": ("cloud/hub/database/postgres.py",),

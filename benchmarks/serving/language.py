@@ -5,9 +5,10 @@ adapter each (random ones), in turns: every round has all of them, in an order t
 different each time, so that nothing is in the caches, and answers never end early. Tokens a second are those of all
 answers, over the time from the first request to the last token. Ratios are medians of the rounds' ratios.
 
-`--soak N` instead sends N requests, with more adapters than are in memory at once; some clients leave in the middle of
-an answer. Equal requests must get equal answers, memory must not grow, and at the end a text must find all pages of the
-caches.
+`--soak N` instead sends N requests for short answers, greedy and drawn ones, with more adapters than are in memory at
+once and fewer pages than the clients need together; some clients disconnect, before the first token or in the middle.
+Equal requests must get equal answers, memory must not grow, and at the end a text must find all pages of the caches.
+The server's memory is printed as it goes; it grows at first, while runs of every size are planned.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -38,16 +39,20 @@ from lite_runtime.errors import MsedgeError
 from lite_runtime.language import Adapter
 from lite_runtime.language.adapters import layout
 
-__all__ = ["Answer", "Soaked", "Turn", "main", "soak", "turns"]
+__all__ = ["Answer", "Point", "Soaked", "Turn", "main", "soak", "turns"]
 
 NAME = "model"
 ONE, MANY, ADAPTED = "1 stream", "{} streams", "{} streams, {} adapters"
-LEAVERS = 0.3
-"""Share of clients of a soak test that leave in the middle."""
+LEAVERS, SILENT = 0.3, 0.2
+"""Share of clients of a soak test that disconnect; and of these, those that do it before the first token."""
 POOL = 12
 """Different prompts of a soak test."""
-PAGES = 128
+SHORTEST, LENGTHS = 4, (1, 2, 3, 5, 8, 13)
+"""Of a soak test: tokens of the shortest prompt, and of answers."""
+PAGES = 48
 """Pages of the caches in a soak test: so few that texts wait for room."""
+POINTS = 20
+"""How often a soak test looks at the server."""
 PAGE = 16
 PATIENCE = "600"
 """Seconds that a first token may take, so that a slow machine refuses nothing."""
@@ -56,13 +61,14 @@ _CLIENTS = aiohttp.ClientTimeout(total=None, sock_read=600)
 
 class Answer(NamedTuple):
     """What one client got. first: seconds until the first token; seconds: until the last. text: of a stream that was
-    read to its end. error: the status and text of a refusal."""
+    read to its end. error: the status and text of a refusal. left: whether the client disconnected before the end."""
 
     tokens: int
     first: float
     seconds: float
     text: str = ""
     error: str = ""
+    left: bool = False
 
 
 class Turn(NamedTuple):
@@ -70,6 +76,15 @@ class Turn(NamedTuple):
 
     rate: float
     first: list[float]
+
+
+class Point(NamedTuple):
+    """The server after so many requests and seconds: bytes of its memory, and its open sockets."""
+
+    requests: int
+    seconds: float
+    resident: int
+    sockets: int
 
 
 @dataclass
@@ -82,11 +97,18 @@ class Soaked:
     errors: list[str] = field(default_factory=list)
     differing: int = 0
     """Answers that are not those of equal requests before."""
-    memory: dict[str, int] = field(default_factory=dict)
-    """Bytes of the server's memory after a fifth of the requests, and at the end."""
+    points: list[Point] = field(default_factory=list)
+    """The server while it was working, the last time after all requests."""
     pages: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Pages, and free ones, when a text had needed all of them: at the start and at the end."""
     metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """The most bytes of the server's memory in the first half of the requests, and in the second."""
+        half = self.points[-1].requests / 2
+        first = [one.resident for one in self.points if one.requests <= half]
+        return max(first), max(one.resident for one in self.points if one.requests > half)
 
     @property
     def problems(self) -> list[str]:
@@ -94,7 +116,7 @@ class Soaked:
         checks = {
             f"{len(self.errors)} errors, such as {self.errors[:1]}": not self.errors,
             f"{self.differing} answers differ from those to equal requests": not self.differing,
-            f"memory grew: {self.memory}": self.memory["end"] <= 1.1 * self.memory["early"] + (16 << 20),
+            f"memory grew: {self.memory} bytes": self.memory[1] <= 1.05 * self.memory[0] + (8 << 20),
             f"pages were lost: {self.pages}": self.pages["start"] == self.pages["end"],
             f"texts are left: {self.metrics}": not self.metrics["running"] and not self.metrics["waiting"],
         }
@@ -140,11 +162,14 @@ class Model:
             :length
         ]
 
-    def body(self, name: str, prompt: list[int], tokens: int) -> dict[str, Any]:
+    def body(
+        self, name: str, prompt: list[int], tokens: int, temperature: float = 0, seed: int = 0
+    ) -> dict[str, Any]:  # fmt: skip
         """A request for exactly so many tokens."""
         return {
-            "model": name, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True}, "logit_bias": {str(token): -100 for token in self.stop},
+            "model": name, "prompt": prompt, "max_tokens": tokens, "temperature": temperature, "seed": seed,
+            "stream": True, "stream_options": {"include_usage": True},
+            "logit_bias": {str(token): -100 for token in self.stop},
         }  # fmt: skip
 
 
@@ -152,11 +177,14 @@ async def ask(
     session: aiohttp.ClientSession, port: int, body: dict[str, Any], begun: float, leave: float | None = None
 ) -> Answer:
     """Read a stream to its end. begun: where seconds are counted from. leave: disconnect after this share of the
-    tokens."""
+    tokens; before the first if it is negative."""
     first, parts, last, tokens = 0.0, list[str](), 0.0, 0
     async with session.post(f"http://127.0.0.1:{port}/v1/completions", json=body) as reply:
         if reply.status != 200:
             return Answer(0, 0.0, perf_counter() - begun, error=f"{reply.status}: {await reply.text()}")
+        if leave is not None and leave < 0:
+            reply.close()
+            return Answer(0, 0.0, perf_counter() - begun, left=True)
         async for line in reply.content:
             if not line.startswith(b"data: {"):
                 continue
@@ -169,7 +197,7 @@ async def ask(
                 parts.append(event["choices"][0]["text"])
                 if leave is not None and len(parts) > leave * body["max_tokens"]:
                     reply.close()
-                    break
+                    return Answer(len(parts), first, last, "".join(parts), left=True)
             if event.get("usage"):
                 tokens = event["usage"]["completion_tokens"]
     return Answer(tokens, first, last, "".join(parts))
@@ -195,8 +223,9 @@ def _served(model: Model, threads: int, adapters: int, *words: str) -> Iterator[
 
 
 def turns(
-    path: Path, *, threads: int = 2, streams: int = 16, rounds: int = 7, prompt: int = 16, tokens: int = 96
-) -> dict[str, list[Turn]]:
+    path: Path, *, threads: int = 2, streams: int = 16, rounds: int = 7, prompt: int = 16, tokens: int = 96,
+    temperature: float = 0,
+) -> dict[str, list[Turn]]:  # fmt: skip
     """Every way of asking, by its name: the turns of all rounds. Raises MsedgeError."""
     model, draw = Model(path), random.Random(1)
     many, adapted = MANY.format(streams), ADAPTED.format(streams, streams)
@@ -209,7 +238,11 @@ def turns(
                 order = list(ways.items())
                 shift = turn % len(order)
                 for way, asked in (order[shift:] + order[:shift])[:: 1 if turn % 2 else -1]:
-                    bodies = [model.body(name, model.prompt(draw, prompt), tokens) for name in asked]
+                    prompts = [model.prompt(draw, prompt) for _ in asked]
+                    bodies = [
+                        model.body(name, given, tokens, temperature, seed)
+                        for seed, (name, given) in enumerate(zip(asked, prompts, strict=True))
+                    ]
                     made = await _turn(session, server.port, bodies)
                     if turn >= 0:
                         found.setdefault(way, []).append(made)
@@ -231,22 +264,30 @@ def _metrics(server: Server) -> dict[str, float]:
     }  # fmt: skip
 
 
-def soak(path: Path, requests: int, *, threads: int = 2, streams: int = 16, seed: int = 0) -> Soaked:
-    """Send so many requests, of which some are left. Raises MsedgeError if the server does not start."""
+def soak(
+    path: Path, requests: int, *, threads: int = 2, streams: int = 16, seed: int = 0,
+    tell: Callable[[Point], None] = lambda point: None,
+) -> Soaked:  # fmt: skip
+    """Send so many requests, some of which are left. tell: called with what the server is like as it goes. Raises
+    MsedgeError if the server does not start."""
     model, draw, found = Model(path), random.Random(seed), Soaked()
     capacity = min(PAGES * PAGE, model.context) // PAGE * PAGE
-    prompts = [model.prompt(draw, draw.randrange(4, capacity // 8)) for _ in range(POOL)]
+    longest = max(capacity // 8, SHORTEST + 1)
+    prompts = [model.prompt(draw, round(SHORTEST * (longest / SHORTEST) ** draw.random())) for _ in range(POOL)]
     answers: dict[tuple[str, int, int], str] = {}
 
     async def one(session: aiohttp.ClientSession, server: Server, names: Sequence[str]) -> None:
-        name, number, tokens = draw.choice(names), draw.randrange(POOL), draw.choice((1, 4, 16, 24))
-        leave = draw.random() if draw.random() < LEAVERS else None
-        made = await ask(session, server.port, model.body(name, prompts[number], tokens), perf_counter(), leave)
+        name, number, tokens = draw.choice(names), draw.randrange(POOL), draw.choice(LENGTHS)
+        leave = draw.uniform(0, 1) if draw.random() < LEAVERS else None
+        if leave is not None and draw.random() < SILENT:
+            leave = -1.0
+        body = model.body(name, prompts[number], tokens, number % 2, number)
+        made = await ask(session, server.port, body, perf_counter(), leave)
         found.requests += 1
-        found.outcomes["refused" if made.error else "left" if leave is not None else "complete"] += 1
+        found.outcomes["failed" if made.error else "disconnected" if made.left else "completed"] += 1
         if made.error:
             found.errors.append(made.error[:500])
-        elif leave is None:
+        elif not made.left:
             found.differing += answers.setdefault((name, number, tokens), made.text) != made.text
 
     async def all_pages(session: aiohttp.ClientSession, server: Server, when: str) -> None:
@@ -265,23 +306,33 @@ def soak(path: Path, requests: int, *, threads: int = 2, streams: int = 16, seed
     async def run(server: Server, names: list[str]) -> None:
         async with aiohttp.ClientSession(timeout=_CLIENTS, connector=aiohttp.TCPConnector(limit=0)) as session:
             await all_pages(session, server, "start")
-            begun = perf_counter()
-            for when, count in (("early", requests // 5), ("end", requests - requests // 5)):
-                left = iter(range(count))
+            begun, left = perf_counter(), iter(range(requests))
 
-                async def client(left: Iterator[int] = left) -> None:
-                    for _ in left:
-                        await one(session, server, [NAME, *names])
+            async def client() -> None:
+                for number in left:
+                    await one(session, server, [NAME, *names])
+                    if number * POINTS % requests < POINTS:
+                        look()
 
-                await asyncio.gather(*(client() for _ in range(streams)))
-                found.memory[when] = server.resident
+            def look() -> None:
+                found.points.append(Point(found.requests, perf_counter() - begun, server.resident, server.sockets))
+                tell(found.points[-1])
+
+            await asyncio.gather(*(client() for _ in range(streams)))
             found.seconds = perf_counter() - begun
             await all_pages(session, server, "end")
+            look()
 
     few = ("--language-tokens", str(capacity), "--language-texts", str(streams), "--language-adapters-loaded", "4")
     with _served(model, threads, 8, *few) as (server, names):
         asyncio.run(run(server, names))
     return found
+
+
+def _told(point: Point) -> None:
+    """Print a point of a soak test."""
+    number, seconds, resident, sockets = point
+    print(f"{number:7} requests {seconds:7.0f} s {resident / 2**20:8.1f} MiB {sockets:4} sockets", flush=True)
 
 
 def _table(found: dict[str, list[Turn]]) -> str:
@@ -311,22 +362,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--prompt", type=int, default=16, help="tokens of a prompt")
     parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of all answers; 0: greedy")
     parser.add_argument("--soak", type=int, metavar="N", help="instead: a soak test of so many requests")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args(argv)
     told: dict[str, Any]
     try:
         if args.soak is not None:
-            made = soak(args.model, args.soak, threads=args.threads, streams=args.streams)
+            made = soak(args.model, args.soak, threads=args.threads, streams=args.streams, tell=_told)
             told, problems = {**vars(made), "problems": made.problems}, made.problems
-            print(f"{made.requests} requests in {made.seconds:.0f} s: {dict(made.outcomes)}")
-            print("memory, MiB: " + ", ".join(f"{when} {held >> 20}" for when, held in made.memory.items()))
+            rate = made.requests / made.seconds
+            print(f"{made.requests} requests in {made.seconds:.0f} s, {rate:.1f} a second: {dict(made.outcomes)}")
             print(f"pages and free ones: {made.pages}; {made.metrics}")
             print("\n".join(["problems:", *problems]) if problems else "problems: none")
         else:
             found = turns(
                 args.model, threads=args.threads, streams=args.streams, rounds=args.rounds, prompt=args.prompt,
-                tokens=args.tokens,
+                tokens=args.tokens, temperature=args.temperature,
             )  # fmt: skip
             told, problems = {"turns": {way: [turn._asdict() for turn in of] for way, of in found.items()}}, []
             told["ratios"] = ratios(found)

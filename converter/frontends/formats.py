@@ -62,6 +62,9 @@ FORMATS: tuple[Format, ...] = (
            by_path=True),
     Format("ONNX language model", folder=("model.onnx", "genai_config.json"), reader="converter.frontends.exported",
            settings=("language",), by_path=True),
+    Format("adapter of peft", folder=("adapter_config.json",),
+           instead="it changes a model and is none: convert its model with --lora, then msedge adapter FOLDER "
+           "model.mslite -o me.msstate"),
     Format("safetensors folder", folder=("config.json",), reader="converter.frontends.safetensors",
            settings=("language",), by_path=True),
     Format("torch.export program", (".pt2",), member="models/model.json", reader="converter.frontends.pt2"),

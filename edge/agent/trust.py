@@ -219,7 +219,11 @@ class _Client(Updater):
             when = f"expired at {self.root.expires:%Y-%m-%d %H:%M} UTC, the time is {_shown(at.timestamp())}"
             _refuse("freeze", f"the newest root that is offered, version {self.root.version}, {when}")
         self._load_timestamp()
-        time_of(now, _signed(self._trusted_set.timestamp))
+        stamp = self._trusted_set.timestamp
+        time_of(now, _signed(stamp))
+        if stamp.is_expired(at):  # tuf says so of a new timestamp alone
+            when = f"expired at {stamp.expires:%Y-%m-%d %H:%M} UTC, the time is {_shown(at.timestamp())}"
+            _refuse("freeze", f"the newest timestamp that is offered, version {stamp.version}, {when}")
         self._load_snapshot()
         self._load_targets(Targets.type, Root.type)
 
@@ -241,7 +245,8 @@ class _Client(Updater):
         """A copy instead of a link, which some file systems of devices lack; written once a walk."""
         if self._walking:
             path = Path(self._dir, "root_history", f"{self.root.version}.root.json")
-            self._persist_file(os.path.join(self._dir, "root.json"), path.read_bytes())
+            with contextlib.suppress(FileNotFoundError):  # it could not be stored, which is being reported
+                self._persist_file(os.path.join(self._dir, "root.json"), path.read_bytes())
 
 
 class _Bounded(FetcherInterface):

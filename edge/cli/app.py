@@ -9,6 +9,7 @@ import typer
 import typer.core
 
 from edge.cli import (
+    adapter,
     bench,
     build,
     chat,
@@ -48,6 +49,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "chat": chat.chat,
     "teach": teach.teach,
+    "adapter": adapter.adapter,
     "verify": verify.verify,
     "bench": bench.bench,
     "federate": federate.federate,

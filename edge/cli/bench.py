@@ -35,7 +35,7 @@ def bench(
             "--against",
             metavar="PEERS",
             help="Runtimes to compare with, comma-separated: onnxruntime,litert,openvino;"
-            " for a language model llama.cpp,openvino-genai.",
+            " for a language model llama.cpp,openvino-genai,onnxruntime-genai, or NAME=MODEL.",
         ),
     ] = "",
     source: Annotated[
@@ -122,11 +122,12 @@ def _answering(
     """A language model: a prompt and an answer, in processes of their own."""
     from edge.measuring.language import GENERATED, PEERS, PROMPT, answering
 
-    _known(peers, PEERS)
+    models = {name: Path(own) if own else None for name, _, own in (peer.partition("=") for peer in peers)}
+    _known([*models], PEERS)
     found = []
     for count in counts:
-        say(f"timing {model.name}{''.join(f' against {name}' for name in peers)}, {_threads(count)}, {rounds} turns")
-        found += answering(model, against=peers, source=source, threads=count, rounds=rounds)
+        say(f"timing {model.name}{''.join(f' against {name}' for name in models)}, {_threads(count)}, {rounds} turns")
+        found += answering(model, against=models, source=source, threads=count, rounds=rounds)
     if as_json:
         emit({"model": model.name, "prompt": PROMPT, "generated": GENERATED, "runs": [asdict(one) for one in found]})
         return

@@ -233,7 +233,7 @@ def _print(model: Path, output: Path, to: str, page: Path | None, conversion: Co
     if page is not None:
         rows.add_row("report", str(page))
     out.print(rows)
-    if report.language or (report.embedding and model.is_dir()):
+    if report.embedding and model.is_dir():
         print(f"next: msedge inspect {output}")
     elif to == "mslite":
         print(f"next: msedge verify {model} {output}")

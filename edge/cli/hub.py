@@ -49,7 +49,7 @@ def _repository(where: str, keys: list[Path] | None, passphrase: Path | None, *,
         if passphrase is not None:
             return content(passphrase).split(b"\n", 1)[0].rstrip(b"\r") or None
         if sys.stdin.isatty() and (sealed or os.path.exists(path)):
-            return typer.prompt(f"passphrase of {path}", hide_input=True, err=True).encode() or None  # type: ignore[no-any-return]
+            return typer.prompt(f"passphrase of {path}", hide_input=True, err=True).encode() or None
         return None
 
     return Repository(storage_at(where), Keys(keys or [Path("keys")], asked))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
@@ -18,37 +18,54 @@ if TYPE_CHECKING:
 
     from edge.measuring.layers import Layer
     from edge.measuring.parity import Difference, Divergence
+    from lite_runtime import Model
     from lite_runtime.bundle import Bundle
     from lite_runtime.graph import Array, Graph
 
 __all__ = ["verify"]
 
 
+_Data: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="FILE.npz",
+        help="Inputs by name, of a language model a text in UTF-8; default: random inputs, or a text of msedge's.",
+    ),
+]
+_Samples: TypeAlias = Annotated[
+    int, typer.Option("--samples", min=1, metavar="K", help="Largest number of runs, or of windows of a text.")
+]
+_Tolerance: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        min=0.0,
+        help="Largest allowed difference, relative to an output's range; default: by the bundle's precision.",
+    ),
+]
+_Absolute: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--absolute",
+        min=0.0,
+        help="Differences up to this one are allowed whatever the range; default: 4.8e-07, rounding of float32.",
+    ),
+]
+
+
 def verify(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="The bundle's source: what `convert` reads, or another bundle.")
+        Path,
+        typer.Argument(
+            metavar="SOURCE", help="The bundle's source: what `convert` reads, or another bundle. Alone: the bundle."
+        ),
     ],
-    bundle: Annotated[Path, typer.Argument(metavar="M.mslite", help="The bundle.")],
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE.npz", help="Inputs by name; default: random inputs.")
-    ] = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, metavar="K", help="Largest number of runs.")] = 3,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            min=0.0,
-            help="Largest allowed difference, relative to an output's range; default: by the bundle's precision.",
-        ),
-    ] = None,
-    absolute: Annotated[
-        float | None,
-        typer.Option(
-            "--absolute",
-            min=0.0,
-            help="Differences up to this one are allowed whatever the range; default: 4.8e-07, rounding of float32.",
-        ),
-    ] = None,
+    bundle: Annotated[Path | None, typer.Argument(metavar="[M.mslite]", help="The bundle.")] = None,
+    data: _Data = None,
+    samples: _Samples = 3,
+    tolerance: _Tolerance = None,
+    absolute: _Absolute = None,
     layers: Annotated[
         bool,
         typer.Option("--layers", help="Also compare every layer that both have: signal-to-noise ratio, cosine."),
@@ -60,50 +77,83 @@ def verify(
     custom: Custom = None,
     as_json: Json = False,
 ) -> None:
-    """Compare a bundle with its source model, element by element.
+    """Compare a bundle with its source model, element by element; a bundle alone, with the golden sample that it holds.
 
     If they differ, shows the first operator with a different result; exit code 1. In quantised outputs, one integer
     in a thousand may differ by one quantisation step. Larger differences are rounding if the source differs from
-    itself by as much where its inputs change in their last bits.
+    itself by as much where its inputs change in their last bits. Language models: their logits beside those of the
+    source's numbers in float32.
     """
-    shapes = read_shapes(input_shape)
+    if bundle is None:
+        _need_none("a bundle alone has its golden sample", data=data, layers=layers, input_shape=input_shape)
+        from edge.cli.verify_sample import verify_sample
+
+        verify_sample(source, threads, backend, tolerance, as_json)
+        return
     import lite_runtime
+
+    model = lite_runtime.load(bundle, threads=threads, backend=backend)
+    if "language" in model.bundle.metadata:
+        _need_none("logits of a language model are compared", absolute=absolute, layers=layers, input_shape=input_shape)
+        from edge.cli.verify_language import Asked, verify_language
+
+        verify_language(source, model, Asked(data, samples, tolerance, seed, threads, as_json))
+        return
+    inputs = _inputs(data, model.bundle.at_first("predict"), seed, read_shapes(input_shape), samples)
+    found, along = _compared(source, model, inputs, (tolerance, absolute), layers and bundle, (threads, backend))
+    if as_json:
+        emit(_as_json(found, along))
+    else:
+        _print(found, along)
+    if not found.same:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _compared(
+    source: Path,
+    model: Model,
+    runs: Sequence[dict[str, Array]],
+    bounds: tuple[float | None, float | None],
+    layered: Path | Literal[False],
+    where: tuple[int, str],
+) -> tuple[Verdict, tuple[list[Layer], Layer | None] | None]:
+    """bounds: the relative and the absolute one, None for the usual one; layered: the bundle's path, to compare its
+    layers as well; where: threads and backend."""
     from edge.measuring.parity import ROUNDING, compare_all, first_divergence, worst
     from edge.measuring.rounding import is_rounding
     from edge.peers.oracle import Oracle
     from edge.peers.stream import carrying, with_initial
 
-    model = lite_runtime.load(bundle, threads=threads, backend=backend)
-    relative = _tolerance(model.bundle.provenance) if tolerance is None else tolerance
-    allowed = Allowed(relative, ROUNDING if absolute is None else absolute)
+    (relative, absolute), (threads, backend), held = bounds, where, model.bundle
+    allowed = Allowed(
+        _tolerance(held.provenance) if relative is None else relative, ROUNDING if absolute is None else absolute
+    )
     oracle = _oracle(source, threads, backend)
     names = frozenset(v.name for v in oracle.inputs) if isinstance(oracle, Oracle) else frozenset()
-    wanted = carrying(oracle.run, model.bundle, names)
-    runs = _inputs(data, model.bundle.at_first("predict"), seed, shapes, samples)
+    wanted = carrying(oracle.run, held, names)
     compared = [compare_all(model.run(inputs), wanted(inputs), steps=1) for inputs in _told(runs)]
-    rows = worst(compared)
     failed = next((i for i, run in enumerate(compared) if not all(d.within(*allowed) for d in run)), None)
     far = [d for run in compared for d in run if not d.within(*allowed)]
-    own = _moved_alone(source, runs, model.bundle, names, threads, backend) if far else {}
+    own = _moved_alone(source, runs, held, names, threads, backend) if far else {}
     same = is_rounding(far, own)
     divergence = None
     if failed is not None and not same and isinstance(oracle, Oracle):
         say("searching for the first operator with a different result")
         divergence = first_divergence(
-            oracle.model, model.bundle.at_first("predict"), runs[failed], allowed.relative,
-            given=with_initial(runs[failed], model.bundle, names),
-            threads=threads, backend=backend,
+            oracle.model, held.at_first("predict"), runs[failed], allowed.relative,
+            given=with_initial(runs[failed], held, names), threads=threads, backend=backend,
         )  # fmt: skip
-    found = Verdict(rows, allowed, len(runs), same, own, divergence)
-    row = runs[failed or 0]
-    sides = (source, with_initial(row, model.bundle, names)), (bundle, row)
-    along = _layers(sides, threads, backend) if layers else None
-    if as_json:
-        emit(_as_json(found, along))
-    else:
-        _print(found, along)
-    if not same:
-        raise typer.Exit(CHECK_FAILED)
+    row, along = runs[failed or 0], None
+    if layered:
+        along = _layers(((source, with_initial(row, held, names)), (layered, row)), threads, backend)
+    return Verdict(worst(compared), allowed, len(runs), same, own, divergence), along
+
+
+def _need_none(why: str, **given: object) -> None:
+    """Refuse options that have no effect."""
+    used = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False, [])]
+    if used:
+        raise typer.BadParameter(f"{', '.join(used)}: {why}; omit it")
 
 
 class Allowed(NamedTuple):

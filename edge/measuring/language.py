@@ -56,16 +56,23 @@ def holds_language(path: Path) -> bool:
 
 
 def answering(
-    bundle: Path, *, against: Sequence[str] = (), source: Path | None = None, threads: int = 1, rounds: int = 5
+    bundle: Path,
+    *,
+    against: Mapping[str, Path | None] = MappingProxyType({}),
+    source: Path | None = None,
+    threads: int = 1,
+    rounds: int = 5,
 ) -> list[Answering]:
-    """Measure the bundle and the peers, which read `source`, a GGUF file.
+    """Measure the bundle and the peers, which read their own model, or `source`, a GGUF file.
 
-    Raises MsedgeError for a peer that is not installed or fails, and if there is no source for it.
+    Raises MsedgeError for a peer that is not installed or fails, and if there is no model for it.
     """
-    if against and source is None:
-        raise MsedgeError(f"{', '.join(against)}: give the model's GGUF file with --source")
+    models = {name: own or source for name, own in against.items()}
+    if lacking := [name for name, model in models.items() if model is None]:
+        raise MsedgeError(f"{', '.join(lacking)}: give the model's GGUF file with --source, or NAME=MODEL")
     prompt = _prompt(bundle)
-    commands = {OURS: _ours(bundle, threads)} | {name: PEERS[name](source or bundle, threads) for name in against}
+    commands = {OURS: _ours(bundle, threads)}
+    commands |= {name: PEERS[name](model, threads) for name, model in models.items() if model is not None}
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     for turn in range(rounds):
         names = list(commands)
@@ -108,6 +115,16 @@ def _openvino(model: Path, threads: int) -> list[str]:
     return _python("openvino-genai", model, threads)
 
 
+def _onnxruntime(model: Path, threads: int) -> list[str]:
+    if importlib.util.find_spec("onnxruntime_genai") is None:
+        raise MsedgeError("onnxruntime-genai is not installed; pip install onnxruntime-genai")
+    if not (model / "genai_config.json").is_file():
+        raise MsedgeError(
+            f"onnxruntime-genai: expected a folder of its model builder, got {model}; give onnxruntime-genai=FOLDER"
+        )
+    return _python("onnxruntime-genai", model, threads)
+
+
 def _llama(model: Path, threads: int) -> list[str]:
     node = shutil.which("node")
     if node is None:
@@ -129,7 +146,7 @@ def _modules() -> Path:
 
 
 PEERS: Mapping[str, Callable[[Path, int], list[str]]] = MappingProxyType(
-    {"llama.cpp": _llama, "openvino-genai": _openvino}
+    {"llama.cpp": _llama, "openvino-genai": _openvino, "onnxruntime-genai": _onnxruntime}
 )
 """How a peer's process is begun."""
 

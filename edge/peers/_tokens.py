@@ -82,9 +82,36 @@ def _streamer(genai: Any, note: Callable[[int], Any]) -> Any:
     return Streamer()
 
 
+def _onnxruntime_genai(model: str, threads: int, prompt: list[int], count: int, begun: float) -> Measured:
+    import onnxruntime_genai as genai
+
+    config = genai.Config(model)
+    options = {"session_options": {"intra_op_num_threads": threads, "inter_op_num_threads": 1}}
+    config.overlay(json.dumps({"model": {"decoder": options}}))
+    loaded = genai.Model(config)
+    asked = genai.GeneratorParams(loaded)
+    length = len(prompt) + count
+    asked.set_search_options(max_length=length, min_length=length, do_sample=False)
+    start, prefill, token = 0.0, [], []
+    tokens: list[int] = []
+    for _ in range(REPEATS):
+        generator = genai.Generator(loaded, asked)
+        tokens, times = [], [perf_counter()]
+        generator.append_tokens(prompt)
+        for _ in range(count):
+            generator.generate_next_token()
+            tokens.append(int(generator.get_next_tokens()[0]))
+            times.append(perf_counter())
+        start = start or times[1] - begun
+        prefill.append(times[1] - times[0])
+        token.append((times[-1] - times[1]) / (len(times) - 2))
+    return {"start": start, "prefill": min(prefill), "token": min(token), "tokens": tokens}
+
+
 RUNTIMES: dict[str, Callable[[str, int, list[int], int, float], Measured]] = {
     "msedge": _msedge,
     "openvino-genai": _openvino_genai,
+    "onnxruntime-genai": _onnxruntime_genai,
 }
 
 

@@ -2,9 +2,10 @@
 
 Weights lie in the panels of `reference.blocked`: words of four bytes, sixteen columns next to one another, so that a
 word of a row's activations times a vector of words is one dot product of four in every column. The sum of a block of
-32 is an integer; times the scale of the activations' block and the scale of the weights' block it is added to a
-float32. The weights' offsets are added with the sums of the activations' blocks, which `quantize` made. The order of
-the float32 sums is that of the blocks for every tile, so results do not depend on rows, workers or vectors.
+32, or of 16 where blocks of weights are smaller, is an integer; times the scale of the activations' block and the scale
+of the weights' block it is added to a float32. The weights' offsets are added with the sums of the activations' blocks,
+which `quantize` made. The order of the float32 sums is that of the blocks for every tile, so results do not depend on
+rows, workers or vectors.
 
 With few rows, reading the weights limits the speed. With float32 activations, pieces of a panel are widened into a
 buffer and `gemm`'s tiles run over it.
@@ -56,7 +57,7 @@ from lite_runtime.native.simd import (
     vstore,
 )
 from lite_runtime.operators.language import ACTIVATIONS as UNIT
-from lite_runtime.operators.language import PANEL
+from lite_runtime.operators.language import PANEL, SMALLER
 from lite_runtime.steps.blocked import BlockGemm, EmbedBlocks, FloatBlockGemm, QuantizeBlocks
 from lite_runtime.steps.declaration import named
 
@@ -73,7 +74,9 @@ MANY = 6 if LANES == 16 else 3 if SHAPE.vectors == 32 else 2
 """Rows of the largest tile: its integer sums and its float sums are in registers."""
 SOME = (MANY + 1) // 2
 AHEAD = 4096
-"""Prefetch distance in bytes."""
+"""Prefetch distance in bytes, of a single row."""
+_LINE = 64
+"""Bytes of a cache line."""
 CHUNK = 128
 """Depth of a panel that is widened at a time."""
 _PIECE = CHUNK * PANEL
@@ -116,9 +119,9 @@ def _words(builder, bits, where):
     return [builder.and_(words, low), builder.and_(builder.lshr(words, ir.Constant(INTS, [4] * LANES)), low)]
 
 
-def _tile(bits: int, rows: int):
-    """rows x PANELS * PANEL results; a block's integers, then its share of the float sums."""
-    loads = UNIT * bits // 32
+def _tile(bits: int, rows: int, unit: int):
+    """rows x PANELS * PANEL results; the integers of `unit` neighbours, then their share of the float sums."""
+    loads = unit * bits // 32
     """Vectors of words in a block."""
     together = 8 // bits
 
@@ -140,11 +143,11 @@ def _tile(bits: int, rows: int):
             nothing = ir.Constant(FLOATS, [0.0] * LANES)
             vectors = PANELS * VECTORS
             totals = [[cgutils.alloca_once_value(builder, nothing) for _ in range(vectors)] for _ in range(rows)]
-            units = builder.udiv(depth, _I64(UNIT))
+            units = builder.udiv(depth, _I64(unit))
             last = builder.sub(live, _I64(1))
             numbers = [builder.select(builder.icmp_signed("<", _I64(i), last), _I64(i), last) for i in range(rows)]
             starts = [_plus(builder, a, i, pitch) for i in numbers]
-            tables = [builder.mul(builder.mul(i, builder.udiv(pitch, _I64(UNIT))), _I64(4)) for i in numbers]
+            tables = [builder.mul(builder.mul(i, builder.udiv(pitch, _I64(unit))), _I64(4)) for i in numbers]
             # A second panel that has no columns is the first one again.
             second = builder.icmp_signed(">", columns, _I64(PANEL))
             apart = [builder.select(second, builder.mul(depth, _I64(PANEL * bits // 8)), _I64(0))]
@@ -171,7 +174,7 @@ def _tile(bits: int, rows: int):
                 weights = [_words(builder, bits, line) for line in lines]
                 for half in range(together):
                     for i in range(rows):
-                        here = _plus(builder, _plus(builder, starts[i], number, UNIT), load, 4 * together)
+                        here = _plus(builder, _plus(builder, starts[i], number, unit), load, 4 * together)
                         word = builder.load(at(builder, builder.add(here, _I64(4 * half)), _I32), align=1, typ=_I32)
                         left = builder.bitcast(emit_splat(builder, word, INTS), BYTES)
                         for j in range(vectors):
@@ -200,7 +203,7 @@ def _tile(bits: int, rows: int):
                         product = builder.fmul(builder.sitofp(builder.load(sums[i][j]), FLOATS), scale)
                         so_far = builder.call(fma, [product, factors[j], builder.load(totals[i][j])])
                         builder.store(builder.call(fma, [total, terms[j], so_far]), totals[i][j])
-                rest = builder.sub(builder.load(left_in_block), _I64(UNIT))
+                rest = builder.sub(builder.load(left_in_block), _I64(unit))
                 done = builder.icmp_signed("<=", rest, _I64(0))
                 builder.store(builder.select(done, block, rest), left_in_block)
                 step = builder.select(done, _I64(PANEL), _I64(0))
@@ -225,17 +228,35 @@ def _tile(bits: int, rows: int):
     return tile
 
 
-def sweeper(bits: int):
-    """sweep(...): all rows with PANELS panels of weights."""
-    one, some, many = _tile(bits, 1), _tile(bits, SOME), _tile(bits, MANY)
+@intrinsic
+def _prefetch(typing, where):
+    """Prefetch the cache line at an address, mapped or not."""
+
+    def lower(context, builder, sig, args):
+        emit_prefetch(builder, args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), lower
+
+
+def sweeper(bits: int, unit: int = UNIT):
+    """sweep(...): all rows with PANELS panels of weights; activations in blocks of `unit`. ahead: the address of those
+    that come next, 0 for none; each tile prefetches its share of them."""
+    one, some, many = (_tile(bits, rows, unit) for rows in (1, SOME, MANY))
 
     @device
     def sweep(
         a, a_scales, a_sums, rows, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual,
-        live,
+        live, ahead,
     ):  # fmt: skip
-        units, m = pitch // UNIT, 0
+        units, m = pitch // unit, 0
+        lines = PANELS * PANEL * depth * bits // 8 // _LINE if ahead != 0 else 0
+        share = lines * MANY // rows + 1
         while m < rows:
+            line = m // MANY * share
+            while line < min(lines, (m // MANY + 1) * share):
+                _prefetch(ahead + _LINE * line)
+                line += 1
             x, xs, xt = a + m * pitch, a_scales + 4 * m * units, a_sums + 4 * m * units
             y, more, here = out + m * stride, residual + m * stride if residual != 0 else 0, rows - m
             if here > SOME:
@@ -251,8 +272,8 @@ def sweeper(bits: int):
     return sweep
 
 
-def _driver(bits: int):
-    sweep = sweeper(bits)
+def _driver(bits: int, unit: int = UNIT):
+    sweep = sweeper(bits, unit)
 
     @device
     def drive(step, bases, worker, workers):
@@ -274,13 +295,13 @@ def _driver(bits: int):
             more = residual + 4 * column if residual != 0 else 0
             sweep(
                 a, a_scales, a_sums, rows, depth, depth, panel, factors, terms, block, wide, zero, c + 4 * column,
-                stride, shift, more, live,
+                stride, shift, more, live, panel + width * depth * bits // 8 if rows > MANY else 0,
             )  # fmt: skip
 
     return drive
 
 
-_gemm4, _gemm8 = _driver(4), _driver(8)
+_gemm4, _gemm8, _gemm4_16, _gemm8_16 = (_driver(bits, unit) for unit in (UNIT, SMALLER) for bits in (4, 8))
 
 
 @kernel(BlockGemm)
@@ -293,6 +314,18 @@ def i4_gemm(step, bases, worker, workers):
 def i8_gemm(step, bases, worker, workers):
     """Like i4_gemm, weights of 8 bits."""
     _gemm8(step, bases, worker, workers)
+
+
+@kernel(BlockGemm)
+def i4_gemm__16(step, bases, worker, workers):
+    """Like i4_gemm, activations in blocks of 16."""
+    _gemm4_16(step, bases, worker, workers)
+
+
+@kernel(BlockGemm)
+def i8_gemm__16(step, bases, worker, workers):
+    """Like i8_gemm, activations in blocks of 16."""
+    _gemm8_16(step, bases, worker, workers)
 
 
 # -- activations ------------------------------------------------------------------------------------------------------
@@ -310,27 +343,44 @@ def _store_bytes(typing, value, where):
     return sig, lower
 
 
+def _quantizer(unit: int):
+    @device
+    def drive(step, bases, worker, workers):
+        x, q = ptr(step, bases, QUANTIZE.x), ptr(step, bases, QUANTIZE.q)
+        scales, sums = ptr(step, bases, QUANTIZE.scales), ptr(step, bases, QUANTIZE.sums)
+        blocks = num(step, QUANTIZE.blocks)
+        for i in range(first(blocks, worker, workers, 16), first(blocks, worker + 1, workers, 16)):
+            here = x + 4 * unit * i
+            most = splat(_ZERO)
+            for j in range(0, unit, LANES):
+                most = vmax(vabs(vload(f32p(here + 4 * j))), most)
+            largest = vlane0(across_max(most))
+            scale = largest * np.float32(1 / 127)
+            inverse = splat(np.float32(127) / largest if largest > _ZERO else _ZERO)
+            total = splat(_ZERO)
+            for j in range(0, unit, LANES):
+                value = vrint(vload(f32p(here + 4 * j)) * inverse)
+                _store_bytes(value, q + unit * i + j)
+                total = total + value
+            f32p(scales + 4 * i)[0] = scale
+            f32p(sums + 4 * i)[0] = vlane0(across_sum(total)) * scale
+
+    return drive
+
+
+_quantize, _quantize_16 = _quantizer(UNIT), _quantizer(SMALLER)
+
+
 @kernel(QuantizeBlocks)
 def quantize(step, bases, worker, workers):
     """Blocks of 32 float32 -> int8, scale, scale times sum."""
-    x, q = ptr(step, bases, QUANTIZE.x), ptr(step, bases, QUANTIZE.q)
-    scales, sums = ptr(step, bases, QUANTIZE.scales), ptr(step, bases, QUANTIZE.sums)
-    blocks = num(step, QUANTIZE.blocks)
-    for i in range(first(blocks, worker, workers, 16), first(blocks, worker + 1, workers, 16)):
-        here = x + 4 * UNIT * i
-        most = splat(_ZERO)
-        for j in range(0, UNIT, LANES):
-            most = vmax(vabs(vload(f32p(here + 4 * j))), most)
-        largest = vlane0(across_max(most))
-        scale = largest * np.float32(1 / 127)
-        inverse = splat(np.float32(127) / largest if largest > _ZERO else _ZERO)
-        total = splat(_ZERO)
-        for j in range(0, UNIT, LANES):
-            value = vrint(vload(f32p(here + 4 * j)) * inverse)
-            _store_bytes(value, q + UNIT * i + j)
-            total = total + value
-        f32p(scales + 4 * i)[0] = scale
-        f32p(sums + 4 * i)[0] = vlane0(across_sum(total)) * scale
+    _quantize(step, bases, worker, workers)
+
+
+@kernel(QuantizeBlocks)
+def quantize__16(step, bases, worker, workers):
+    """Like quantize, blocks of 16."""
+    _quantize_16(step, bases, worker, workers)
 
 
 # -- rows of a table, and products of float32 -------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Equal logits, options, seed and position give the same token on every machine: uniform numbers come from a counter-based
 generator (Philox, Salmon et al. 2011), ties go to the lower id, and the exponential and all sums are made of IEEE
-additions and multiplications of float64 in a fixed order.
+additions and multiplications of float64 in a fixed order. Where float32 gives the same token for certain (`estimates`),
+these are not computed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
+from lite_runtime.language.estimates import COLUMNS, estimated
 
 __all__ = ["ACCEPT", "DRAFT", "TOKEN", "Candidates", "LogProbability", "Sampling", "Seen", "candidates", "checked"]
 __all__ += ["choose", "draw", "likely", "log_probabilities", "prepared", "total", "uniform"]
@@ -26,6 +28,8 @@ TOKEN, ACCEPT, DRAFT = 0, 1, 2
 _LEAST = -40.0
 """Logits that are further below the greatest one are never drawn: even 100,000 such tokens together have a probability
 below 1e-12."""
+_MANY = 2048
+"""Values from which on estimates are faster than exact weights."""
 
 
 class Sampling(NamedTuple):
@@ -165,29 +169,54 @@ class Candidates(NamedTuple):
         return float(self.weights[at[0]]) / self.total if len(at) else 0.0
 
 
+class _Values(NamedTuple):
+    """Logits of tokens that may follow, so far as single logits tell: ids int64 [n], None if they are all; values
+    float32 [n], the greatest of them, and 1 / temperature."""
+
+    ids: Array | None
+    values: Array
+    greatest: float
+    scale: float
+
+    def named(self, places: Array) -> Array:
+        """The ids of values at these places."""
+        return places if self.ids is None else self.ids[places]
+
+
+def _values(logits: Array, sampling: Sampling) -> _Values:
+    ids, values = None, logits
+    if 0 < sampling.top_k < len(logits):
+        ids = likely(logits, sampling.top_k)
+        values = logits[ids]
+    scale = 1 / max(sampling.temperature, 1e-6)
+    floor = max(_LEAST, math.log(sampling.min_p) - 1e-6) if sampling.min_p else _LEAST
+    greatest = float(values.max())
+    least = np.float32(greatest + floor / scale)
+    if values.min() < least:
+        (kept,) = np.nonzero(values >= least)
+        ids, values = kept if ids is None else ids[kept], values[kept]
+    return _Values(ids, values, greatest, scale)
+
+
 def candidates(logits: Array, sampling: Sampling) -> Candidates:
     """What `draw` draws from, given prepared logits float32 [vocabulary]. With temperature 0 it is one token."""
     if sampling.temperature == 0:
         return Candidates(np.asarray([logits.argmax()]), np.ones(1), 1.0)
-    if 0 < sampling.top_k < len(logits):
-        ids = likely(logits, sampling.top_k)
-        values = logits[ids]
-    else:
-        ids, values = None, logits
-    scale = 1 / max(sampling.temperature, 1e-6)
-    floor = max(_LEAST, math.log(sampling.min_p) - 1e-6) if sampling.min_p else _LEAST
-    kept = values >= np.float32(float(values.max()) + floor / scale)
-    if ids is None:
-        (ids,) = np.nonzero(kept)
-    else:
-        ids = ids[kept]
-    greatest, values = float(values.max()), values[kept]
-    weights = _exp(values, greatest, scale)
+    return _candidates(_values(logits, sampling), sampling)
+
+
+def _candidates(found: _Values, sampling: Sampling) -> Candidates:
+    if sampling.top_p < 1 and not sampling.min_p and len(found.values) >= _MANY:
+        places, weights = _nucleus(found, sampling.top_p)
+        return Candidates(found.named(places), weights, total(weights))
+    values, weights = found.values, _exp(found.values, found.greatest, found.scale)
+    ids = found.named(np.arange(len(weights)))
     if sampling.min_p:
         kept = weights >= sampling.min_p * weights.max()
         ids, values, weights = ids[kept], values[kept], weights[kept]
     if sampling.top_p < 1:
-        order = _nucleus(values, weights, sampling.top_p)
+        order = _descending(values)
+        order = order[: _reaching(weights[order].cumsum(), sampling.top_p * total(weights))]
         ids, weights = ids[order], weights[order]
     return Candidates(ids, weights, total(weights))
 
@@ -195,32 +224,62 @@ def candidates(logits: Array, sampling: Sampling) -> Candidates:
 def likely(values: Array, count: int) -> Array:
     """Indices int64 of the `count` greatest values, the greatest first, equal ones by index."""
     if count >= len(values):
-        return np.argsort(-values, kind="stable")
+        return _descending(values)
+    columns = 4 * count
+    if len(values) >= 4 * columns:  # `count` columns reach this bound, so values below it are not among the greatest
+        greatest = values[: len(values) // columns * columns].reshape(-1, columns).max(axis=0)
+        (found,) = np.nonzero(values >= np.partition(greatest, columns - count)[columns - count])
+        if len(found) < len(values):
+            chosen: Array = found[likely(values[found], count)]
+            return chosen
     bound = np.partition(values, len(values) - count)[len(values) - count]
     (above,) = np.nonzero(values > bound)
     (equal,) = np.nonzero(values == bound)
     found = np.concatenate([above, equal[: count - len(above)]])
-    return found[np.argsort(-values[found], kind="stable")]
+    chosen = found[_descending(values[found])]
+    return chosen
 
 
-def _nucleus(values: Array, weights: Array, top_p: float) -> Array:
-    """Indices of the greatest values until their weights reach a share of all, at least one."""
-    wanted, count = top_p * total(weights), 512
-    while True:
-        order = likely(values, count)
-        sums = weights[order].cumsum()
-        if sums[-1] >= wanted or count >= len(weights):
-            return order[: int(np.searchsorted(sums, wanted)) + 1]
-        count *= 8
+def _descending(values: Array) -> Array:
+    """Indices int64 of all values, the greatest first, equal ones by index."""
+    if len(values) < _MANY or values.dtype != np.float32:
+        return np.argsort(-values, kind="stable")
+    bits = (0 - values).view(np.int32)  # 0 has one sign, so that zeros are equal
+    keys: Array = (bits ^ (bits >> 31 & 0x7FFFFFFF)).astype(
+        np.int64
+    ) << 32  # the order of floats: half of argsort's time
+    keys |= np.arange(len(keys))
+    keys.sort()
+    keys &= 0xFFFFFFFF
+    return keys
 
 
-_COLUMNS = 256
-"""Weights are summed in so many columns side by side: one sum after another takes 0.14 ms for 50,000 weights."""
+def _nucleus(found: _Values, top_p: float) -> tuple[Array, Array]:
+    """Places int64 of the greatest values until their weights reach a share of all, at least one; these weights."""
+    values, greatest, scale = found.values, found.greatest, found.scale
+    estimate = estimated(values, greatest, scale)
+    spare = (1 - top_p) * estimate.total - 2 * estimate.error
+    if spare > 0:  # all weights below this share of it are not needed: together they are less
+        (places,) = np.nonzero(values >= np.float32(greatest + math.log(spare / len(values)) / scale))
+        places = places[_descending(values[places])]
+    else:
+        places = _descending(values)
+    weights = _exp(values[places], greatest, scale)
+    sums = weights.cumsum()
+    count = _reaching(sums, top_p * (estimate.total - estimate.error))
+    if sums[count - 1] < top_p * (estimate.total + estimate.error):  # it is not certain where they are reached
+        count = _reaching(sums, top_p * total(_exp(values, greatest, scale)))
+    return places[:count], weights[:count]
+
+
+def _reaching(sums: Array, wanted: float) -> int:
+    """How many of the first weights reach `wanted`, given their sums, or all."""
+    return min(int(sums.searchsorted(wanted)) + 1, len(sums))
 
 
 def _columns(weights: Array) -> Array:
-    """Weights by columns [rows, _COLUMNS], zeros behind the last."""
-    made = np.zeros((-(-len(weights) // _COLUMNS), _COLUMNS))
+    """Weights by columns [rows, COLUMNS], zeros behind the last."""
+    made = np.zeros((-(-len(weights) // COLUMNS), COLUMNS))
     made.reshape(-1)[: len(weights)] = weights
     return made
 
@@ -237,7 +296,7 @@ def draw(found: Candidates, number: float) -> int:
     column = _place(sums, number * found.total)
     before = float(sums[column - 1]) if column else 0.0
     row = _place(columns[:, column].cumsum(), number * found.total - before)
-    return int(found.ids[row * _COLUMNS + column])
+    return int(found.ids[row * COLUMNS + column])
 
 
 def _place(sums: Array, target: float) -> int:
@@ -256,7 +315,12 @@ def choose(logits: Array, sampling: Sampling, position: int) -> int:
     """The token at a position of a text, given prepared logits float32 [vocabulary]."""
     if sampling.temperature == 0:
         return int(logits.argmax())
-    return draw(candidates(logits, sampling), uniform(sampling.seed, position))
+    number, found = uniform(sampling.seed, position), _values(logits, sampling)
+    if sampling.top_p == 1 and not sampling.min_p and len(found.values) >= _MANY:
+        place = estimated(found.values, found.greatest, found.scale).drawn(number)
+        if place is not None:
+            return place if found.ids is None else int(found.ids[place])
+    return draw(_candidates(found, sampling), number)
 
 
 class LogProbability(NamedTuple):

@@ -9,7 +9,7 @@ from functools import partial
 
 from lite_runtime.operators.record import Operator
 
-__all__ = ["ACTIVATIONS", "PAGE", "PANEL", "RANK", "RECORDS", "SCALE"]
+__all__ = ["ACTIVATIONS", "PAGE", "PANEL", "RANK", "RECORDS", "SCALE", "SMALLER", "unit_of"]
 
 PAGE = 16
 """Positions of a page of the caches."""
@@ -17,11 +17,18 @@ SCALE = 2
 """Bytes of a scale, a float16, behind the features of a position in caches of int8."""
 PANEL = 16
 """Outputs of a panel of weights: one vector of the widest processors, a whole number of vectors of all others."""
-ACTIVATIONS = 32
-"""Neighbours that share a scale in DynamicQuantizeBlocks."""
+ACTIVATIONS, SMALLER = 32, 16
+"""Neighbours that share a scale in DynamicQuantizeBlocks: 32, or 16 for products with blocks of weights that are no
+multiples of 32."""
 
 RANK = 64
 """The highest rank of an adapter for which there is a kernel."""
+
+
+def unit_of(block: int) -> int:
+    """Neighbours of activations that share a scale, for blocks of weights of this size; 0: none do."""
+    return next((unit for unit in (ACTIVATIONS, SMALLER) if block % unit == 0), 0)
+
 
 _op = partial(Operator, domain="msedge")
 _BLOCKED = "K:i! N:i! bits:i! block_size:i! layout:s(|panels) zero_point:i"

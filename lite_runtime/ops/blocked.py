@@ -6,13 +6,16 @@ from typing import Any
 
 from lite_runtime import steps
 from lite_runtime.graph import itemsize
-from lite_runtime.operators.language import ACTIVATIONS, PANEL
+from lite_runtime.operators.language import ACTIVATIONS, PANEL, SMALLER
 from lite_runtime.ops._checks import INDEX_TYPES, one_of
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
 __all__: list[str] = []
 
 _SCALES = ("float16", "float32")
+_UNITS = (ACTIVATIONS, SMALLER)
+_SUFFIXES = {ACTIVATIONS: "", SMALLER: "__16"}
+"""Of kernels for activations in such blocks."""
 
 
 # -- what comes out ---------------------------------------------------------------------------------------------------
@@ -21,9 +24,10 @@ _SCALES = ("float16", "float32")
 @infer("DynamicQuantizeBlocks")
 def _infer_quantize(n: Inference) -> list[Spec]:
     x = one_of(n, 0, ("float32",))
-    if n.attr("block_size", ACTIVATIONS) != ACTIVATIONS or not x.shape or x.shape[-1] % ACTIVATIONS:
-        raise n.error(f"expected rows of blocks of {ACTIVATIONS}, got shape {list(x.shape)}")
-    table = Spec("float32", (*x.shape[:-1], x.shape[-1] // ACTIVATIONS))
+    unit = int(n.attr("block_size", ACTIVATIONS))
+    if unit not in _UNITS or not x.shape or x.shape[-1] % unit:
+        raise n.error(f"expected rows of blocks of 32 or 16, got shape {list(x.shape)} and block_size {unit}")
+    table = Spec("float32", (*x.shape[:-1], x.shape[-1] // unit))
     return [Spec("int8", x.shape), table, table]
 
 
@@ -67,10 +71,11 @@ def _infer_product(n: Inference) -> list[Spec]:
     if not a.shape or a.shape[-1] != depth:
         raise n.error(f"expected rows of {depth}, got shape {list(a.shape)}")
     if a.dtype == "int8":
-        if depth % ACTIVATIONS:
-            raise n.error(f"expected int8 in blocks of {ACTIVATIONS}, got rows of {depth}")
+        unit = _unit(depth, one_of(n, 4, ("float32",)).shape)
+        if not unit:
+            raise n.error(f"expected int8 in blocks of 32 or 16, got rows of {depth}, scales {n.spec(4).shape}")
         for i in (4, 5):
-            _expect(n, i, ("float32",), (*a.shape[:-1], depth // ACTIVATIONS))
+            _expect(n, i, ("float32",), (*a.shape[:-1], depth // unit))
     elif n.has(4) or n.has(5):
         raise n.error("expected scales and sums of A only with int8")
     result = Spec("float32", (*a.shape[:-1], columns))
@@ -79,6 +84,11 @@ def _infer_product(n: Inference) -> list[Spec]:
     if n.has(7):
         _expect(n, 7, ("float32",), result.shape)
     return [result]
+
+
+def _unit(depth: int, scales: tuple[int, ...]) -> int:
+    """Neighbours of activations that share a scale, by the shape of the scales; 0 if they are none of those allowed."""
+    return next((unit for unit in _UNITS if scales and depth % unit == 0 and depth // unit == scales[-1]), 0)
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
@@ -90,7 +100,11 @@ def _bind_quantize(b: Binder) -> None:
     assert x is not None
     if q is None or scales is None or sums is None:
         raise NoKernel("unused results")
-    b.emit(steps.QuantizeBlocks(x=x, q=q, scales=scales, sums=sums, blocks=x.size // ACTIVATIONS))
+    unit = int(b.attr("block_size", ACTIVATIONS))
+    b.emit(
+        steps.QuantizeBlocks(x=x, q=q, scales=scales, sums=sums, blocks=x.size // unit),
+        kernel=f"blocked.quantize{_SUFFIXES[unit]}",
+    )
 
 
 def _table(b: Binder, scales: Operand) -> dict[str, Any]:
@@ -143,7 +157,8 @@ def _bind_product(b: Binder) -> None:
     }
     transposed, bits = bool(b.attr("transposed", 0)), b.attr("bits")
     shared["rows"] = a.size // table["columns" if transposed else "depth"]
-    if table["block"] % (PANEL if transposed else ACTIVATIONS if a.dtype == "int8" else 1):
+    unit = 1 if a_scales is None else _unit(table["columns" if transposed else "depth"], a_scales.shape)
+    if table["block"] % (PANEL if transposed else unit) or (transposed and unit == SMALLER):
         raise NoKernel(f"blocks of {table['block']} in such products")
     family = "blockgrad" if transposed else "blocked"
     if transposed:
@@ -153,7 +168,8 @@ def _bind_product(b: Binder) -> None:
     if a.dtype == "int8":
         assert a_scales is not None and a_sums is not None
         made = steps.ByteBlockGrad if transposed else steps.BlockGemm
-        b.emit(made(a_scales=a_scales, a_sums=a_sums, **shared, **table), kernel=f"{family}.i{bits}_gemm")
+        kernel = f"{family}.i{bits}_gemm{_SUFFIXES[unit]}"
+        b.emit(made(a_scales=a_scales, a_sums=a_sums, **shared, **table), kernel=kernel)
     else:
         wide = steps.FloatBlockGrad if transposed else steps.FloatBlockGemm
         b.emit(wide(**shared, **table), kernel=f"{family}.i{bits}_float")

@@ -6,13 +6,13 @@ elements are the weights' zero points, which add nothing to the sums.
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from lite_runtime import steps
+from lite_runtime._blake import blake2b
 from lite_runtime.graph import Array, Node
 from lite_runtime.ops._checks import one_of
 from lite_runtime.ops.convolution import flat, inference_of, transposed_sizes

@@ -79,8 +79,9 @@ def weights(blocks: Blocks, n: int, bits: int, zero_point: int, layout: str) -> 
     """The float32 matrix (N, K) that blocks represent."""
     require(bits in (4, 8), f"expected 4 or 8 bits, got {bits}")
     q, scales, offsets = from_panels(blocks, n, bits) if layout else blocks
-    values = _values(q.reshape(n, -1), bits).reshape(n, scales.shape[1], -1).astype(np.float32)
-    wide = (values - np.float32(zero_point)) * scales.astype(np.float32)[..., None]
+    wide = _values(q.reshape(n, -1), bits).reshape(n, scales.shape[1], -1).astype(np.float32)
+    wide -= np.float32(zero_point)
+    wide *= scales.astype(np.float32)[..., None]
     if offsets is not None:
         wide += offsets.astype(np.float32)[..., None]
     return wide.reshape(n, -1)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -132,6 +133,15 @@ class Executor:
         self._plans: dict[tuple[Any, ...], Bound] = {}
         self._subgraphs: dict[tuple[str, str], Executor] = {}
         self._turns: dict[tuple[str, ...], Turns] = {}
+        self._scratch: ref[Array] | None = None
+
+    def scratch(self, nbytes: int) -> Array:
+        """Memory that plans which run as one native call share: calls exclude each other, and nothing stays in it."""
+        held = self._scratch() if self._scratch is not None else None
+        if held is None or held.nbytes < nbytes:
+            held = aligned(nbytes if held is None else max(nbytes, 2 * held.nbytes))
+            self._scratch = ref(held)
+        return held
 
     def run(self, inputs: Mapping[str, Any], profile: Profile | None = None) -> dict[str, Any]:
         """Values of the graph's outputs. `inputs` contains every graph input: arrays, or lists and None for
@@ -301,7 +311,11 @@ class Bound:
         self.plan, self.executor = made, executor
         settings = executor.settings
         self.fault = ctypes.c_int64(0)
-        self.arena = aligned(made.arena_bytes)
+        self._all_made = [v.name for v in executor.graph.outputs] == list(made.outputs)
+        once = [bool(step.end) for step in made.steps] == [True] and not (made.copies or made.rest)
+        self.direct = once and self._all_made and not settings.guard
+        """One native call computes everything: no references, no copies."""
+        self.arena = executor.scratch(made.arena_bytes) if self.direct else aligned(made.arena_bytes)
         self.bases = np.zeros(made.bases, np.int64)
         self.bases[FAULT], self.bases[ARENA] = ctypes.addressof(self.fault), self.arena.ctypes.data
         self.memory: dict[int, Array] = {ARENA: self.arena}
@@ -321,14 +335,9 @@ class Bound:
         types = {n: (numpy_dtype(s.dtype), s.shape) for n in (*made.inputs, *made.outputs) for s in (made.where[n][2],)}
         self._inputs = [(name, *types[name]) for name in made.inputs if name not in held]
         self._outputs = [(name, base, *types[name]) for name, base in made.outputs.items()]
-        self._all_made = [v.name for v in executor.graph.outputs] == list(made.outputs)
         self._walks = {step.begin: self.walk(step, self.bases) for step in made.steps if step.end}
         self.running = False
         self._blank: dict[str, Any] = dict.fromkeys(name for name in made.outputs if name not in held)
-        self.direct = (
-            len(made.steps) == len(self._walks) == 1 and self._all_made and not (made.copies or made.rest)
-        ) and not settings.guard
-        """One native call computes everything: no references, no copies."""
         self._copied_in: list[tuple[str, Array]] = []
         self._copied_out: list[tuple[str, Array]] = []
         self.small = False
@@ -355,8 +364,8 @@ class Bound:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its memory, without constants, inputs and outputs."""
-        return self.arena.nbytes + sum(self.plan.slots.values())
+        """Bytes of its memory, without constants, inputs, outputs and the arena."""
+        return sum(self.plan.slots.values())
 
     @property
     def reference(self) -> list[Node]:

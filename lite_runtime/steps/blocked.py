@@ -7,9 +7,9 @@ from lite_runtime.steps.declaration import In, Out, Picks, Step, step
 __all__ = ["BlockGemm", "EmbedBlocks", "FloatBlockGemm", "QuantizeBlocks"]
 
 
-@step("blocked.quantize")
+@step("blocked.quantize", "blocked.quantize__16")
 class QuantizeBlocks(Step):
-    """Blocks of 32 float32 -> int8, scale, scale times sum."""
+    """Blocks of 32 or 16 float32 -> int8, scale, scale times sum."""
 
     x: In
     q: Out
@@ -41,9 +41,9 @@ class _Product(_Table):
     rows: int
 
 
-@step("blocked.i4_gemm", "blocked.i8_gemm")
+@step("blocked.i4_gemm", "blocked.i8_gemm", "blocked.i4_gemm__16", "blocked.i8_gemm__16")
 class BlockGemm(_Product):
-    """A from QuantizeBlocks; blocks of W are multiples of 32."""
+    """A from QuantizeBlocks; blocks of W are multiples of A's."""
 
     a_scales: In
     a_sums: In

@@ -30,6 +30,7 @@ def test_an_encoder_and_its_tokenizer(files: tuple[Path, Path], tmp_path: Path) 
     assert EmbeddingModel.load(out, threads=1).embed(["the cat"]).shape == (1, 32)
     assert "pooling mean" in " ".join(msedge("inspect", out)[0].split())
     assert "equal within" in msedge("verify", source, out)[0]
+    assert "golden sample of predict" in msedge("verify", out)[0]
 
 
 def test_options_and_facts_as_json(files: tuple[Path, Path], tmp_path: Path) -> None:

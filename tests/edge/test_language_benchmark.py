@@ -21,7 +21,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_streams_alone_together_and_with_adapters(model: Path, tmp_path: Path) -> None:
-    options = ["--threads", "1", "--streams", "3", "--rounds", "2", "--prompt", "9", "--tokens", "7"]
+    options = [
+        "--threads",
+        "1",
+        "--streams",
+        "3",
+        "--rounds",
+        "2",
+        "--prompt",
+        "9",
+        "--tokens",
+        "7",
+        "--temperature",
+        "0.7",
+    ]
     assert language.main([str(model), *options, "--json", str(tmp_path / "a.json")]) == 0
     told = json.loads((tmp_path / "a.json").read_text())
     assert list(told["turns"]) == ["1 stream", "3 streams", "3 streams, 3 adapters"]
@@ -36,18 +49,26 @@ def test_a_short_soak_test_finds_nothing(model: Path, tmp_path: Path) -> None:
     assert language.main([str(model), *options]) == 0
     told = json.loads((tmp_path / "a.json").read_text())
     assert told["problems"] == [] and told["requests"] == 150
-    assert sum(told["outcomes"].values()) == 150 and set(told["outcomes"]) == {"complete", "left"}
+    assert sum(told["outcomes"].values()) == 150 and set(told["outcomes"]) == {"completed", "disconnected"}
+    points = [language.Point(*point) for point in told["points"]]
+    assert len(points) == 21 and points[-1].requests == 150 and all(point.resident > 0 for point in points)
     assert told["metrics"]["adapters"] == 4 and told["pages"]["start"] == told["pages"]["end"]
+
+
+def points(early: int, end: int) -> list[language.Point]:
+    """Three, with so many MiB of memory."""
+    sizes = {10: 50, 30: early, 70: end, 100: 90}
+    return [language.Point(number, number / 9, size << 20, 8) for number, size in sizes.items()]
 
 
 def test_what_a_soak_test_finds() -> None:
     good = language.Soaked(
-        memory={"early": 100 << 20, "end": 101 << 20}, pages={"start": (8, 1), "end": (8, 1)},
+        points=points(100, 101), pages={"start": (8, 1), "end": (8, 1)},
         metrics={"running": 0, "waiting": 0},
     )  # fmt: skip
     assert good.problems == []
     for change in (
-        {"memory": {"early": 100 << 20, "end": 200 << 20}}, {"pages": {"start": (8, 1), "end": (8, 0)}},
+        {"points": points(100, 200)}, {"pages": {"start": (8, 1), "end": (8, 0)}},
         {"metrics": {"running": 1, "waiting": 0}}, {"errors": ["x"]}, {"differing": 1},
     ):  # fmt: skip
         assert len(language.Soaked(**{**vars(good), **change}).problems) == 1

@@ -10,6 +10,8 @@ import pytest
 
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array
+from lite_runtime.language import sampling as of_sampling
+from lite_runtime.language.estimates import estimated
 from lite_runtime.language.sampling import (
     Candidates,
     Sampling,
@@ -205,3 +207,108 @@ def test_the_last_candidate_is_drawn_by_the_greatest_number() -> None:
     found = candidates(random_logits(4, 3000), Sampling(1.0))
     assert draw(found, 1 - 2.0**-53) in found.ids
     assert draw(found, 0.0) == found.ids[0]
+
+
+SIZES = [2048, 2049, 12_345, 49_152]
+KINDS = ["normal", "peaked", "flat", "ties", "steps", "heavy tails", "half excluded", "tiny", "large", "geometric"]
+
+
+def unusual_logits(kind: str, rng: np.random.Generator, size: int) -> Array:
+    normal = rng.standard_normal(size)
+    made = {
+        "normal": normal * rng.choice([0.1, 1, 3, 10, 100]),
+        "peaked": np.where(rng.random(size) < 3 / size, normal + rng.uniform(5, 60), normal),
+        "flat": np.full(size, rng.choice([-0.0, 5.0, 1e4])),
+        "ties": rng.integers(0, 4, size) * rng.choice([-1.0, 1.0, 0.25], size),
+        "steps": -np.arange(size) * rng.choice([1e-7, 1e-4, 1e-2, 1]),
+        "heavy tails": rng.gumbel(size=size) * 3,
+        "half excluded": np.where(rng.random(size) < 0.5, -np.inf, normal),
+        "tiny": normal * 1e-30,
+        "large": normal + rng.choice([1e3, 1e6, -1e6]),
+        "geometric": np.log(rng.random(size) + 1e-30) * rng.uniform(0.1, 3),
+    }[kind]
+    found: Array = made.astype(np.float32)
+    return found
+
+
+def edges(weights: Array, rng: np.random.Generator, count: int) -> list[float]:
+    """Numbers near those at which one token follows another."""
+    columns = of_sampling._columns(weights)
+    before = np.cumsum(columns.T.reshape(-1))
+    at = before[rng.integers(0, len(before), count)] / before[-1]
+    off = rng.choice([0, 1e-16, 1e-12, 1e-9, 1e-7, 1e-6, 3e-6, 1e-5], count) * rng.choice([-1, 1], count)
+    return [float(number) for number in at * (1 + off) if 0 <= number < 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_estimates_never_decide_otherwise(kind: str) -> None:
+    rng, drawn, worst, sure = np.random.default_rng(KINDS.index(kind)), 0, 0.0, 0
+    for turn in range(60):
+        logits = unusual_logits(kind, rng, SIZES[turn % len(SIZES)])
+        sampling = Sampling(temperature=float(rng.choice([0.01, 0.1, 0.3, 0.7, 1, 1.3, 2, 5, 20, 100])))
+        values, exact = of_sampling._values(logits, sampling), candidates(logits, sampling)
+        made = estimated(values.values, values.greatest, values.scale)
+        sums = of_sampling._columns(exact.weights).sum(axis=0).cumsum()
+        worst = max(worst, float(np.abs(made.sums - sums).max()) / made.error)
+        for number in [*rng.random(40).tolist(), *edges(exact.weights, rng, 40), 0.0, 1 - 2.0**-53]:
+            place, want = made.drawn(number), draw(exact, number)
+            drawn += 1
+            sure += place is not None
+            assert place is None or values.named(np.asarray([place])).tolist() == [want]
+    assert worst < 0.5
+    assert 0 < sure < drawn, "numbers near an edge are not certain, and others are"
+
+
+def test_tokens_of_a_usual_distribution_are_certain() -> None:
+    """Logits whose probabilities fall as those of words do (Zipf 1949)."""
+    rng, uncertain = np.random.default_rng(3), 0
+    logits = (-1.5 * np.log(np.arange(1, 49_153)) + rng.standard_normal(49_152)).astype(np.float32)
+    rng.shuffle(logits)
+    values = of_sampling._values(logits, Sampling(1.0))
+    made = estimated(values.values, values.greatest, values.scale)
+    for number in rng.random(2000).tolist():
+        uncertain += made.drawn(number) is None
+    assert uncertain < 200
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {}, {"top_p": 0.0}, {"top_p": 0.5}, {"top_p": 0.9}, {"top_p": 0.999}, {"top_p": 1 - 1e-12}, {"top_k": 5},
+    {"top_k": 40, "top_p": 0.9}, {"top_k": 3000, "top_p": 0.95}, {"min_p": 1e-9, "top_p": 0.9}, {"min_p": 0.05},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_few_and_many_values_are_treated_alike(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without estimates: the same candidates, to the bit, and the same tokens."""
+    rng = np.random.default_rng(OPTIONS.index(options))
+    for turn in range(30):
+        logits = unusual_logits(KINDS[turn % len(KINDS)], rng, SIZES[turn % len(SIZES)])
+        temperature = float(rng.choice([0.01, 0.3, 0.7, 1, 2, 100]))
+        sampling = Sampling(**options, temperature=temperature, seed=turn)
+        found = candidates(logits, sampling)
+        tokens = [choose(logits, sampling, position) for position in range(10)]
+        with monkeypatch.context() as patch:
+            patch.setattr(of_sampling, "_MANY", 1 << 30)
+            want = candidates(logits, sampling)
+            assert tokens == [draw(want, uniform(turn, position)) for position in range(10)]
+        np.testing.assert_array_equal(found.ids, want.ids)
+        assert found.weights.tobytes() == want.weights.tobytes() and found.total == want.total
+
+
+def test_the_exponential_is_as_exact_as_estimates_need() -> None:
+    """Every argument that has 12 bits, and others: estimates allow a share of 2^-20."""
+    bits = np.arange(0, np.float32(80).view(np.uint32), 1 << 12, dtype=np.uint32)
+    values = -np.concatenate([bits.view(np.float32), np.random.default_rng(0).random(400_000, np.float32) * 80])
+    exact = np.exp(values.astype(np.float64))
+    assert np.abs(np.exp(values) / exact - 1).max() < 2.0**-21
+
+
+@pytest.mark.parametrize("size", [700, 3000, 49_152])
+def test_the_likeliest_are_those_of_a_sort(size: int) -> None:
+    rng = np.random.default_rng(size)
+    for kind in KINDS:
+        values = unusual_logits(kind, rng, size)
+        order = np.argsort(-values, kind="stable")
+        for count in (1, 2, 40, 512, size // 3, size - 1, size, size + 9):
+            np.testing.assert_array_equal(likely(values, count), order[:count])
+            np.testing.assert_array_equal(likely(values.astype(np.float64), count), order[:count])

@@ -40,6 +40,19 @@ def test_inspect_and_bench(path: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["median_us"] > 0
 
 
+def test_verify(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graphs, x = bundle.read(path).signatures, np.array([1, np.inf], np.float32)
+    for factor in (-1, -2):
+        y = (factor * x).astype(np.float32)
+        bundle.write(tmp_path / f"{factor}.mslite", graphs, golden={"predict": ({"x": x}, {"y": y})})
+    assert main(["verify", str(tmp_path / "-1.mslite")]) == 0
+    assert json.loads(capsys.readouterr().out)["largest_difference"] == {"predict": {"y": 0}}
+    assert main(["verify", str(tmp_path / "-2.mslite"), "--backend", "reference"]) == 3
+    assert "output 'y' of 'predict' differs from the golden sample: 1 off" in capsys.readouterr().err
+    assert main(["verify", path]) == 3
+    assert "holds no golden sample" in capsys.readouterr().err
+
+
 def test_inspect_of_a_program(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", path, "--program"]) == 0
     (step,) = json.loads(capsys.readouterr().out)["predict"]["steps"]

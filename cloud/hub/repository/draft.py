@@ -1,9 +1,9 @@
 """One change of a repository: new versions of some roles, their signatures, and the order in which they are stored.
 
-Devices see a change when the timestamp is replaced, so everything that it leads to is stored before. A new root is
-stored last, and what it demands of other roles is signed with their old and their new keys: every state between is one
-that both a device with the old root and one with the new root can verify. Only where an old key is gone the root must
-come before the timestamp.
+Devices see a change when the timestamp is replaced, so everything that it leads to is stored before: a role before who
+delegates to it, so that what a killed process leaves is complete or not valid. A new root is stored last, and what it
+demands of other roles is signed with their old and their new keys: every state between is one that both a device with
+the old root and one with the new root can verify. Only where an old key is gone the root comes before the timestamp.
 
 A change that lacks signatures is staged: `staged/ROLE.json`, which others sign in their turn (`msedge hub sign`).
 """
@@ -49,8 +49,11 @@ class Draft:
         """The signed part of a role's next version, to be changed; a staged one is continued."""
         if role not in self.new:
             found = self.staged.get(role) or self.shelf.role(role)
-            if found is None:
-                raise HubError(f"there is no role {role!r}; the roles are {', '.join(self._roles())}")
+            if found is None or found.signed.version < self.shelf.published(role):
+                raise HubError(
+                    f"{self.shelf.storage.where}: the newest version of {role} is lost, or its keys are not its"
+                    f" delegator's any more; restore the file from a backup"
+                )
             self.put(role, copy.deepcopy(found.signed))
         return self.new[role].signed
 
@@ -81,9 +84,6 @@ class Draft:
         signed.expires = time_from(self.now) + timedelta(days=days.get(role, days["applications"]))
         if role in ("root", "timestamp"):
             signed.unrecognized_fields[SIGNED] = time_text(self.now)
-
-    def _roles(self) -> list[str]:
-        return [*self.shelf.root.signed.roles, *self.shelf.roles()]
 
     # -- signatures ----------------------------------------------------------------------------------------------------
 
@@ -182,7 +182,8 @@ class Draft:
 
     def _write(self) -> dict[str, int]:
         late = [role for role in ("snapshot", "timestamp") if role in self.new]
-        early = [role for role in self.new if role not in (*late, "root")]
+        early = [role for role in self.new if role not in (*late, "targets", "root")]
+        early += ["targets"] if "targets" in self.new else []
         root = ["root"] if "root" in self.new else []
         before = self.shelf.role("root")
         if (

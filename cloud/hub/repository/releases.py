@@ -114,7 +114,7 @@ class Releases:
         return {(name.split("/")[1], name.split("/")[2]): each for name, each in found.items()}
 
     def _role(self, shelf: Shelf, application: str) -> Targets:
-        found = shelf.role(application) if application in shelf.roles() else None
+        found = shelf.role(application) if shelf.root and application in shelf.roles() else None
         if found is None:
             known = _listed(role for role in shelf.roles() if role != DELTAS)
             raise HubError(

@@ -62,9 +62,11 @@ class Repository:
         """Make a repository and its keys, in the subfolders `offline`, `online` and `applications` of the first folder
         of keys. signing: by role, if not one key. days: by role, until its signature expires, if not as in DAYS."""
         signing = dict(signing or {})
-        for what, given in (("roles", signing), ("days", days or {})):
-            if unknown := set(given) - {*OFFLINE, *ONLINE, *DAYS}:
+        for what, names in (("roles", signing), ("days", days or {})):
+            if unknown := set(names) - {*OFFLINE, *ONLINE, *DAYS}:
                 raise HubError(f"{what}: expected names of {', '.join([*OFFLINE, *ONLINE])}; got {', '.join(unknown)}")
+        for role, given in signing.items():
+            _check_threshold(role, given.threshold, given.keys)
         for name in applications:
             _check_application(name)
         with self.draft() as draft:
@@ -112,16 +114,16 @@ class Repository:
         self, delegator: Delegator, role: str, signing: Signing, folder: str,
         public: Sequence[tuple[str, SSlibKey]] = (),
     ) -> None:  # fmt: skip
-        """Give a role that has no keys some."""
+        """Give a role keys, beside those that it has."""
+        of: Role = delegator.get_delegated_role(role)
+        count = len({*of.keyids, *(key.keyid for _, key in public)}) + (0 if public else signing.keys)
+        _check_threshold(role, signing.threshold, count)
         made = list(public) or [
             self.keys.make(self.keys.free(role, names_of(delegator).values()), folder) for _ in range(signing.keys)
         ]
         for name, key in made:
             delegator.add_key(key, role)
             names_of(delegator)[key.keyid] = name
-        of: Role = delegator.get_delegated_role(role)
-        if not 1 <= signing.threshold <= len(of.keyids):
-            raise HubError(f"{role}: expected a threshold from 1 to its {len(of.keyids)} keys, got {signing.threshold}")
         of.threshold = signing.threshold
 
     # -- keys ----------------------------------------------------------------------------------------------------------
@@ -206,6 +208,11 @@ def delegator_keys(delegator: Delegator) -> Mapping[str, Any]:
 
 def _paths(application: str) -> list[str]:
     return [f"{application}/*/release.json", f"{application}/{CHANNELS}/*.json"]
+
+
+def _check_threshold(role: str, threshold: int, keys: int) -> None:
+    if not 1 <= threshold <= keys:
+        raise HubError(f"{role}: expected a threshold from 1 to its {keys} keys, got {threshold}")
 
 
 def _check_application(name: str) -> None:

@@ -49,11 +49,19 @@ class Shelf:
         return {role: sorted(numbers) for role, numbers in found.items()}
 
     def last(self, role: str) -> int:
-        """The highest number of a version of a role, valid or not; 0 for none."""
-        if role == "timestamp":
-            found = self.role(role)
-            return 0 if found is None else found.signed.version
-        return self.versions.get(role, [0])[-1]
+        """The highest number that a version of a role has had, valid or not; 0 for none."""
+        return max(self.versions.get(role, [0])[-1], self.published(role))
+
+    def published(self, role: str) -> int:
+        """The version of a role that devices see; 0 for none."""
+        if role in ("root", "timestamp"):
+            newest = self.role(role)
+            return 0 if newest is None else int(newest.signed.version)
+        above = self.role("timestamp" if role == "snapshot" else "snapshot")
+        if above is None:
+            return 0
+        meta = above.signed.snapshot_meta if role == "snapshot" else above.signed.meta.get(f"{role}.json")
+        return 0 if meta is None else int(meta.version)
 
     @property
     def root(self) -> Metadata[Root]:

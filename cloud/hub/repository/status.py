@@ -76,13 +76,7 @@ def _state(repository: Repository, shelf: Shelf, role: str) -> RoleState:
     names = names_of(delegator)
     keys = tuple(names.get(keyid, keyid[:16]) for keyid in of.keyids)
     version = 0 if newest is None else newest.signed.version
-    published = version
-    snapshot, stamp = shelf.role("snapshot"), shelf.role("timestamp")
-    if role == "snapshot":
-        published = 0 if stamp is None else stamp.signed.snapshot_meta.version
-    elif role not in ("root", "timestamp"):
-        meta = None if snapshot is None else snapshot.signed.meta.get(f"{role}.json")
-        published = 0 if meta is None else meta.version
+    published = shelf.published(role)
     expires = "" if newest is None else f"{newest.signed.expires:%Y-%m-%d %H:%M} UTC"
     return RoleState(role, version, published, of.threshold, keys, round(repository.left(newest), 2), expires)
 

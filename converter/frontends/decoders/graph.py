@@ -13,7 +13,7 @@ from converter.frontends.decoders.adapters import Adapters
 from converter.frontends.decoders.weights import Blocked, Dense, Matrix, finite
 from converter.ir import build
 from lite_runtime.graph import OPSET, Array
-from lite_runtime.operators.language import ACTIVATIONS
+from lite_runtime.operators.language import ACTIVATIONS, unit_of
 
 __all__ = ["Activations", "Cache", "Graph", "block_format", "trimmed"]
 
@@ -37,7 +37,7 @@ class Graph:
         self._adapters: Adapters | None = None
         self._rows: list[ir.Value] = []
         self._constants: dict[object, ir.Value] = {}
-        self._quantized: dict[ir.Value, Sequence[ir.Value]] = {}
+        self._quantized: dict[tuple[ir.Value, int], Sequence[ir.Value]] = {}
 
     def input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str]) -> ir.Value:
         """A new input of the graph."""
@@ -133,14 +133,16 @@ class Graph:
     def _activations_of(self, x: ir.Value, matrix: Blocked) -> Sequence[ir.Value | None]:
         """What the product with this matrix reads: x, or three results of quantising it, once for all its readers.
         Blocks of weights must consist of whole blocks of activations."""
-        if self.activations == "float32" or matrix.block % ACTIVATIONS:
+        unit = unit_of(matrix.block)
+        if self.activations == "float32" or not unit:
             return [x, None, None]
-        if x not in self._quantized:
-            names = [f"{x.name}.{part}" for part in ("int8", "scales", "sums")]
-            self._quantized[x] = self.ops(
-                "DynamicQuantizeBlocks", [x], names, domain=build.DOMAIN, block_size=ACTIVATIONS
+        if (x, unit) not in self._quantized:
+            more = "" if unit == ACTIVATIONS else f".{unit}"
+            names = [f"{x.name}.{part}{more}" for part in ("int8", "scales", "sums")]
+            self._quantized[x, unit] = self.ops(
+                "DynamicQuantizeBlocks", [x], names, domain=build.DOMAIN, block_size=unit
             )
-        return self._quantized[x]
+        return self._quantized[x, unit]
 
     def _dense(self, matrix: Dense) -> ir.Value:
         return self._lazy(matrix.name, np.float32, matrix.shape, lambda: finite(matrix.name, matrix.array()))

@@ -201,6 +201,7 @@ def unlike(value: ir.Value | None, expected: str) -> ConvertError:
     else:
         got = f"{'a constant' if value.const_value is not None else 'an input'} {value.name!r}"
     return ConvertError(
-        f"expected {expected}, got {got}; only decoders with GroupQueryAttention are read, as onnxruntime-genai's "
-        "builder and optimum's optimised exports have them: convert the original instead"
+        f"expected {expected}, got {got}; of folders, decoders are read with GroupQueryAttention or in plain operators,"
+        " as onnxruntime-genai's builder, optimum and torch.onnx export them: convert the original, or model.onnx"
+        " itself as an ordinary graph"
     )

@@ -2,7 +2,7 @@
 
     logits <- product <- norm of h
     h      <- h' + product(activation(gate) * up), both products of a norm of h'
-    h'     <- h'' + product(GroupQueryAttention(q, k, v)), products of a norm of h''
+    h'     <- h'' + product(GroupQueryAttention(q, k, v)), products of a norm of h'', or attention in plain operators
     h      <- rows of the embedding, before the first layer
 
 Norms are operators of ONNX Runtime, with or without the sum, or the operators that they were fused from. Rotation is in
@@ -22,6 +22,7 @@ import onnx_ir as ir
 from converter.errors import ConvertError
 from converter.frontends.decoders import Decoder, Dense, Matrix, Rope
 from converter.frontends.decoders.decoder import MOST_LAYERS
+from converter.frontends.exported.attention import attention_of
 from converter.frontends.exported.matrices import blocks_of, constant_of, dense_of, part_of, vector_of
 from converter.frontends.exported.patterns import (
     PRODUCTS,
@@ -119,9 +120,13 @@ class _Reading:
         self.tensors: dict[str, Matrix] = {}
         self.ropes: dict[tuple[str, str], Angles] = {}
         self.epsilons: set[float] = set()
+        self.context = 0
+        self.angles: Angles | None = None
+        """Of attention in plain operators."""
 
     def whole(self, context: int) -> Found:
         """Everything, from the end to the beginning: layers are numbered when all are known."""
+        self.context = context
         logits = next((v for v in self.graph.outputs if v.name == "logits"), None)
         if logits is None:
             raise ConvertError(
@@ -142,7 +147,7 @@ class _Reading:
             layers.append((found, activation, post))
         table, scale = self._embedding(h)
         if not layers:
-            raise ConvertError("expected layers with GroupQueryAttention, got none; export with it (optimum: -O3)")
+            raise ConvertError("expected layers with attention, got none; export a decoder")
         self._numbered(len(layers))
         self.tensors |= {"embedding.weight": table, "norm.weight": _held("norm", norm.weights)}
         if not same(head.matrix, table):
@@ -202,7 +207,7 @@ class _Reading:
         result, before, post = self._branch(h, f"{place}attention_post_norm", f"{place}result")
         node = made(result.x)
         if node is None or node.op_type != _ATTENTION:
-            raise unlike(result.x, _ATTENTION)
+            return (*self._plain_attention(result.x, before, place), post)
         for name, allowed in _REFUSED.items():
             if attr(node, name, allowed[0]) not in allowed:
                 raise ConvertError(f"node {title(node)}: expected {name} {allowed[0]}, got {attr(node, name, None)}")
@@ -251,6 +256,27 @@ class _Reading:
             window if window > 0 else 0,
         )  # fmt: skip
         return found, norm.stream, post
+
+    def _plain_attention(
+        self, result: ir.Value, before: ir.Value | ir.Node, place: str
+    ) -> tuple[_Attention, ir.Value | ir.Node]:
+        """The same of attention in plain operators."""
+        found = attention_of(
+            plain(result) or result, self.graph, self.context, None if self.angles is None else self.angles.tables
+        )
+        self.angles = self.angles or Angles(1.0, found.size, tables=found.tables)
+        query, key, value = (self._kept(getattr(found, role), f"{place}{role}") for role in ("query", "key", "value"))
+        for other in (key, value):
+            if not alike(other.x, query.x):
+                raise unlike(other.x, "the input of the query")
+        norm = self._norm(query.x, "the norm of an attention layer")
+        if norm.stream is not before:
+            raise unlike(query.x, "a norm of what attention's result is added to")
+        self._hold(f"{place}attention_norm", norm.weights)
+        made = _Attention(
+            found.heads, found.kv_heads, found.size, found.scale, 0.0, False, False, self.angles, found.window
+        )
+        return made, norm.stream
 
     def _check_caches(self, node: ir.Node) -> None:
         """Raise ConvertError unless past keys and values come from outside and go there, and lengths are the mask's."""

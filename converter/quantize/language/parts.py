@@ -6,7 +6,7 @@ The parts are planned and computed as the whole is: same graph, same kernels, sa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -35,10 +35,10 @@ def dense(product: str, matrix: Dense) -> Dense:
 
 
 class Parts:
-    """A model for windows of `length` tokens."""
+    """A model for windows of `length` tokens, computed by `backend`."""
 
-    def __init__(self, model: LanguageModel, settings: Settings, length: int) -> None:
-        self._model, self._settings, self._length = model, settings, length
+    def __init__(self, model: LanguageModel, settings: Settings, length: int, backend: str = "auto") -> None:
+        self._model, self._settings, self._length, self._backend = model, settings, length, backend
         self.decoder = replace(model.decoder, context=length)
 
     def embed(self, windows: Array, rounded: Rounded) -> Array:
@@ -72,10 +72,15 @@ class Parts:
         for window in h:
             window[...] = next(iter(run(window).values()))
 
+    def logits(self, h: Array, rounded: Rounded) -> Iterator[Array]:
+        """Of each window, (length, vocabulary), with h behind the last layer; the next one overwrites it."""
+        run = self._ready(head_to_ir(self.decoder, self._tensors(rounded), self._settings.activations))
+        return (next(iter(run(x).values())) for x in h)
+
     def perplexity(self, windows: Array, h: Array, rounded: Rounded) -> float:
         """Of tokens (windows, length), with h behind the last layer; the first token of a window is given."""
-        run = self._ready(head_to_ir(self.decoder, self._tensors(rounded), self._settings.activations))
-        total = sum(_surprise(next(iter(run(x).values()))[:-1], ids[1:]) for ids, x in zip(windows, h, strict=True))
+        found = self.logits(h, rounded)
+        total = sum(_surprise(logits[:-1], ids[1:]) for ids, logits in zip(windows, found, strict=True))
         return float(np.exp(min(total / (len(windows) * (self._length - 1)), 700.0)))
 
     def measured(self, windows: Array, rounded: Rounded, before: tuple[int, Array] | None = None) -> float:
@@ -94,7 +99,7 @@ class Parts:
         optimize(upgraded(model), REST)
         graph = in_panels(narrow_products(halve_weights(pack_narrow(lower(model)), lossless=True).graph))
         threads = min(os.cpu_count() or 1, _THREADS)
-        loaded = session.load(bundle.write(None, {"predict": graph}), threads=threads)
+        loaded = session.load(bundle.write(None, {"predict": graph}), threads=threads, backend=self._backend)
         first, *others = loaded.inputs()
         pages = needed(self._length)
         small = {

@@ -12,7 +12,7 @@ from converter.frontends.decoders import LanguageModel
 from lite_runtime.graph import Array
 from lite_runtime.language.tokenizers import Tokenizer, pack
 
-__all__ = ["LENGTH", "Windows", "windows"]
+__all__ = ["LENGTH", "Windows", "cut", "read", "spread", "windows"]
 
 LENGTH = 512
 """Tokens of a window."""
@@ -52,9 +52,9 @@ def windows(model: LanguageModel, calibration: object, evaluation: object = None
         )
     first = _cut(model, learned, length)
     if held is not None:
-        return Windows(_spread(first, _CALIBRATED), _spread(_cut(model, held, length), _HELD))
+        return Windows(spread(first, _CALIBRATED), spread(_cut(model, held, length), _HELD))
     apart = max(1, len(first) // _SHARE)
-    return Windows(_spread(first[:-apart], _CALIBRATED), _spread(first[-apart:], _HELD))
+    return Windows(spread(first[:-apart], _CALIBRATED), spread(first[-apart:], _HELD))
 
 
 def _tokens(model: LanguageModel, text: object, what: str) -> Array:
@@ -62,7 +62,7 @@ def _tokens(model: LanguageModel, text: object, what: str) -> Array:
     if isinstance(text, str | os.PathLike):
         if model.tokenizer is None:
             raise QuantizeError(f"{what}: this model has no tokenizer for a text; give token ids as an array")
-        return np.array(Tokenizer.from_bytes(pack(model.tokenizer)).encode(_read(text, what), special=False), np.int32)
+        return np.array(Tokenizer.from_bytes(pack(model.tokenizer)).encode(read(text, what), special=False), np.int32)
     tokens = np.asarray(text)
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         got = f"{tokens.dtype} of shape {list(tokens.shape)}"
@@ -72,7 +72,8 @@ def _tokens(model: LanguageModel, text: object, what: str) -> Array:
     return tokens.astype(np.int32)
 
 
-def _read(path: str | os.PathLike[str], what: str) -> str:
+def read(path: str | os.PathLike[str], what: str) -> str:
+    """A text in UTF-8. Raises QuantizeError for a file that is none; `what` names it in errors."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)
@@ -89,13 +90,17 @@ def _read(path: str | os.PathLike[str], what: str) -> str:
 
 
 def _cut(model: LanguageModel, tokens: Array, length: int) -> Array:
-    """Windows behind one another, (windows, length); each begins with bos where the model's texts do."""
-    lead = 1 if model.begins and model.bos is not None else 0
+    return cut(tokens, length, model.bos if model.begins else None)
+
+
+def cut(tokens: Array, length: int, bos: int | None) -> Array:
+    """Windows behind one another, (windows, length); each begins with `bos` where the model's texts do."""
+    lead = 0 if bos is None else 1
     step = length - lead
     made = tokens[: len(tokens) // step * step].reshape(-1, step)
-    return np.pad(made, ((0, 0), (lead, 0)), constant_values=model.bos or 0)
+    return np.pad(made, ((0, 0), (lead, 0)), constant_values=bos or 0)
 
 
-def _spread(found: Array, most: int) -> Array:
+def spread(found: Array, most: int) -> Array:
     """At most so many of the windows, evenly spread."""
     return found if len(found) <= most else found[np.linspace(0, len(found) - 1, most).round().astype(int)]

@@ -210,7 +210,7 @@ class Host:
         writing = sum(one.text.missing == 1 for one in work)
         begun = perf_counter()
         try:
-            found = [logits for logits in self.engine.run(parts) if len(logits)]
+            found = [logits for logits in self.engine.run(parts, lent=True) if len(logits)]
         except Exception as error:  # request: the texts of this run fail; others go on
             self._deliver(self._failed([one.text for one in work], error))
             return

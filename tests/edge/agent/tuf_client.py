@@ -9,10 +9,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
+sys.modules["boto3"] = None  # type: ignore[assignment]  # securesystemslib would load it, for 2 s a command
 
-from edge.agent.errors import AgentError
-from edge.agent.fetching import Https
-from edge.agent.trust import Trust
+from edge.agent.errors import AgentError  # noqa: E402
+from edge.agent.fetching import Https  # noqa: E402
+from edge.agent.trust import Trust  # noqa: E402
 
 
 class TwoPlaces:
@@ -44,7 +45,9 @@ def main() -> int:
     try:
         trust.refresh()
         for name in given.target_name:
-            (given.target_dir / quote(name, "")).write_bytes(trust.target(name))
+            path, content = given.target_dir / quote(name, ""), trust.target(name)
+            if not path.is_file() or path.read_bytes() != content:
+                path.write_bytes(content)
     except AgentError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

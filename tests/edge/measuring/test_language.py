@@ -40,6 +40,12 @@ def test_a_table_for_people(model: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_cannot_be_measured(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--source" in msedge("bench", model, "--against", "llama.cpp", code=3)[1]
+    assert "NAME=MODEL" in msedge("bench", model, "--against", "onnxruntime-genai,llama.cpp=m.gguf", code=3)[1]
+    monkeypatch.setattr(language.importlib.util, "find_spec", lambda name: name)
+    own = f"onnxruntime-genai={tmp_path}"
+    assert "a folder of its model builder" in msedge("bench", model, "--against", own, code=3)[1]
+    monkeypatch.setattr(language.importlib.util, "find_spec", lambda name: None)
+    assert "pip install onnxruntime-genai" in msedge("bench", model, "--against", own, code=3)[1]
     assert "llama.cpp, openvino-genai" in msedge("bench", model, "--against", "onnxruntime", code=2)[1]
     monkeypatch.setenv("MSEDGE_NODE_MODULES", str(tmp_path))
     monkeypatch.setattr(language.shutil, "which", lambda name: "node")

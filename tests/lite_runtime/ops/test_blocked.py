@@ -16,6 +16,7 @@ from tests.lite_runtime.ops.one_node import check
 from tests.lite_runtime.ops.targets import on_other_targets, run_on
 
 SHAPES = [(1, 32, 1), (1, 64, 48), (2, 96, 200), (3, 32, 16), (4, 64, 31), (6, 288, 33), (7, 160, 64), (61, 256, 130)]
+SHAPES_OF_16 = [*SHAPES, (1, 16, 1), (5, 48, 17), (19, 272, 40)]
 
 
 def table(
@@ -30,8 +31,9 @@ def table(
     return Blocks(q, scales, added), attrs
 
 
-def quantised(x: Array) -> list[Array]:
-    return list(reference.evaluate(Node("DynamicQuantizeBlocks", ("x",), ("q", "s", "t"), {}, "it"), [x]))
+def quantised(x: Array, unit: int = 32) -> list[Array]:
+    node = Node("DynamicQuantizeBlocks", ("x",), ("q", "s", "t"), {"block_size": unit}, "it")
+    return list(reference.evaluate(node, [x]))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -50,12 +52,24 @@ def test_panels_hold_the_same_matrix(bits: int, n: int) -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("offsets", [False, True])
 def test_products(bits: int, m: int, k: int, n: int, offsets: bool) -> None:
+    products(bits, m, k, n, offsets, {32: (32, k)})
+
+
+@pytest.mark.parametrize(("m", "k", "n"), SHAPES_OF_16)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
+def test_products_with_activations_in_blocks_of_16(bits: int, m: int, k: int, n: int, offsets: bool) -> None:
+    products(bits, m, k, n, offsets, {16: (16, k)})
+
+
+def products(bits: int, m: int, k: int, n: int, offsets: bool, sizes: dict[int, tuple[int, ...]]) -> None:
+    """sizes: of blocks of weights, by those of activations."""
     rng = np.random.default_rng(m)
-    for block in (32, k):
+    for unit, block in [(unit, block) for unit, blocks in sizes.items() for block in blocks]:
         for dtype in ("float16", "float32"):
             blocks, attrs = table(k, n, bits, block=block, offsets=offsets, dtype=dtype)
             x = rng.normal(size=(m, k)).astype(np.float32)
-            q, scales, sums = quantised(x)
+            q, scales, sums = quantised(x, unit)
             bias, residual = rng.normal(size=n).astype(np.float32), rng.normal(size=(m, n)).astype(np.float32)
             panels, attrs = [*to_panels(blocks, bits)], {**attrs, "layout": "panels"}
             size = float(np.abs(weights(blocks, n, bits, attrs["zero_point"], "")).max()) * k
@@ -99,16 +113,17 @@ def test_blocks_of_16_with_float32() -> None:
     check("MatMulNBits", inputs[:3], {**attrs, "layout": "panels"}, constants=(1, 2), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("unit", [32, 16])
 @pytest.mark.parametrize("shape", [(32,), (1, 64), (3, 5, 96), (0, 32), (33, 576)])
-def test_activations_in_blocks(shape: tuple[int, ...]) -> None:
+def test_activations_in_blocks(shape: tuple[int, ...], unit: int) -> None:
     x = (np.random.default_rng(0).normal(size=shape) * 10 ** np.random.default_rng(1).uniform(-6, 6, shape)).astype(
         "f4"
     )
-    check("DynamicQuantizeBlocks", [x], outputs=3)
-    check("DynamicQuantizeBlocks", [np.zeros(shape, np.float32)], outputs=3)
-    q, scales, _ = quantised(x)
-    back = (q.reshape(*scales.shape, 32) * scales[..., None]).reshape(shape)
-    assert (np.abs(back - x).reshape(*scales.shape, 32) <= scales[..., None] * 0.5001).all()
+    check("DynamicQuantizeBlocks", [x], {"block_size": unit}, outputs=3)
+    check("DynamicQuantizeBlocks", [np.zeros(shape, np.float32)], {"block_size": unit}, outputs=3)
+    q, scales, _ = quantised(x, unit)
+    back = (q.reshape(*scales.shape, unit) * scales[..., None]).reshape(shape)
+    assert (np.abs(back - x).reshape(*scales.shape, unit) <= scales[..., None] * 0.5001).all()
 
 
 def test_a_number_that_is_not_one_reaches_the_result() -> None:
@@ -140,7 +155,10 @@ def all_products() -> None:
         test_transposed_products(bits, 7, 96, 64, offsets=True)
         test_transposed_products(bits, 3, 48, 33, offsets=True)
         test_rows_of_a_table(bits, offsets=True)
-    test_activations_in_blocks((33, 576))
+        for m, k, n in SHAPES_OF_16:
+            test_products_with_activations_in_blocks_of_16(bits, m, k, n, offsets=True)
+    for unit in (32, 16):
+        test_activations_in_blocks((33, 576), unit)
 
 
 @on_other_targets
@@ -165,3 +183,33 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], words: str) -> Non
     specs = [Spec("float32", (1, 64)), Spec("uint8", q.shape), Spec("float16", scales.shape)]
     with pytest.raises(ShapeError, match=words):
         INFERS["MatMulNBits"](Inference(node, specs, [None] * 3))
+
+
+def test_activations_of_other_sizes_are_refused() -> None:
+    for unit in (8, 64):
+        node = Node("DynamicQuantizeBlocks", ("x",), ("q", "s", "t"), {"block_size": unit}, "it")
+        with pytest.raises(ShapeError, match="blocks of 32 or 16"):
+            INFERS["DynamicQuantizeBlocks"](Inference(node, [Spec("float32", (1, 64))], [None]))
+    blocks, attrs = table(64, 16, 4)
+    node = Node("MatMulNBits", ("a", "q", "s", "", "b", "c"), ("y",), {**attrs}, "it")
+    for count in (1, 3, 8):
+        specs = [Spec("int8", (1, 64)), Spec("uint8", blocks.q.shape), Spec("float16", blocks.scales.shape)]
+        tables = [Spec("float32", (1, count))] * 2
+        with pytest.raises(ShapeError, match="int8 in blocks of 32 or 16"):
+            INFERS["MatMulNBits"](Inference(node, [*specs, None, *tables], [None] * 6))
+
+
+@pytest.mark.parametrize("unit", [32, 16])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_integers_are_exact(bits: int, unit: int) -> None:
+    """Activations and weights that are whole numbers, scales of 1: every sum is a whole number that float32 holds."""
+    rng = np.random.default_rng(unit)
+    x = rng.integers(-127, 128, (9, 96)).astype(np.float32)
+    x[:, ::unit] = 127
+    blocks, attrs = table(96, 40, bits, block=unit)
+    blocks = blocks._replace(scales=np.ones_like(blocks.scales))
+    q, scales, sums = quantised(x, unit)
+    assert (scales == 1).all()
+    inputs: list[Array | None] = [q, *to_panels(blocks, bits)[:2], None, scales, sums]
+    (got,) = check("MatMulNBits", inputs, {**attrs, "layout": "panels"}, constants=(1, 2), atol=0, rtol=0)
+    np.testing.assert_array_equal(got, x @ weights(blocks, 40, bits, attrs["zero_point"], "").T)

@@ -2,6 +2,7 @@
 
 `builder`: onnxruntime-genai's: norms with the sum before them, rotation in GroupQueryAttention, blocks of integers.
 `optimum`: norms as single operators, sums as Add, matrices transposed, RotaryEmbedding by position_ids.
+`plain`: like optimum, attention in ONNX's own operators, as torch.onnx writes it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lite_runtime.graph import Array
 __all__ = ["Export", "logits_by_runtime"]
 
 MICROSOFT = "com.microsoft"
+PLAINER = ("optimum", "plain")
 
 
 class Export:
@@ -59,14 +61,14 @@ class Export:
     def product(self, x: str, w: Array, bias: Array | None) -> str:
         if self.bits:
             y = self.blocks(x, w)
-        elif self.style == "optimum":
+        elif self.style in PLAINER:
             y = self.op("MatMul", [x, self.op("Transpose", [self.floats(w)], perm=[1, 0])])
         else:
             y = self.op("MatMul", [x, self.floats(w.T)])
         return (
             y
             if bias is None
-            else self.op("Add", [self.floats(bias), y] if self.style == "optimum" else [y, self.floats(bias)])
+            else self.op("Add", [self.floats(bias), y] if self.style in PLAINER else [y, self.floats(bias)])
         )
 
     def blocks(self, x: str, w: Array) -> str:
@@ -98,9 +100,9 @@ class Export:
             return str(
                 self.op("SimplifiedLayerNormalization", [x, self.floats(weights)], epsilon=self.epsilon, axis=-1)
             )
-        square = self.op("Pow", [x, self.constant(np.array(2, np.float32))])
+        square = self.op("Pow", [x, self.floats(np.array(2))])
         mean = self.op("ReduceMean", [square, self.constant(np.array([-1], np.int64))], keepdims=1)
-        root = self.op("Sqrt", [self.op("Add", [mean, self.constant(np.array(self.epsilon, np.float32))])])
+        root = self.op("Sqrt", [self.op("Add", [mean, self.floats(np.array(self.epsilon))])])
         normed = self.op("Div", [x, root]) if self.size % 32 else self.op("Mul", [x, self.op("Reciprocal", [root])])
         return str(self.op("Mul", [self.floats(weights), normed]))
 
@@ -144,6 +146,9 @@ class Export:
                 self.headed(q, heads, self.weight("query_norm", i)),
                 self.headed(k, kv, self.weight("key_norm", i)),
             )
+        if self.style == "plain":
+            y = self.plain_attention(i, q, k, v)
+            return self.product(y, self.weight("result", i), self.weight("result", i, "bias"))  # type: ignore[arg-type]
         tables = ["cos", "sin"]
         inside = self.style == "builder"
         if not inside:
@@ -157,6 +162,62 @@ class Export:
         ))  # fmt: skip
         return self.product(f"attention.{i}", self.weight("result", i), self.weight("result", i, "bias"))  # type: ignore[arg-type]
 
+    interleaved, future, factor = False, False, 1.0
+    """Of `plain`, what a decoder does not do: features of a pair are neighbours; later positions are seen; and what
+    scores are multiplied by besides."""
+
+    def plain_attention(self, i: int, q: str, k: str, v: str) -> str:
+        """Attention over past and new positions, in operators of ONNX."""
+        heads, kv, size = self.c["num_attention_heads"], self.c["num_key_value_heads"], self.size
+        ints = lambda *values: self.constant(np.array(values, np.int64))  # noqa: E731
+        turns = self.c.get("rope_theta", 10_000.0) ** (-np.arange(0, size, 2) / size)
+        places = self.op("Cast", [self.op("Unsqueeze", ["position_ids", ints(2)])], to=TensorProto.FLOAT)
+        angles = self.op("Mul", [places, self.constant(turns.astype(np.float32))])
+        angles = self.op("Unsqueeze", [self.op("Concat", [angles, angles], axis=-1), ints(1)])
+        cos, sin = (self.op("Cast", [self.op(f, [angles])], to=self.float) for f in ("Cos", "Sin"))
+
+        def apart(y: str, count: int) -> str:
+            return str(self.op("Transpose", [self.op("Reshape", [y, ints(0, 0, count, size)])], perm=[0, 2, 1, 3]))
+
+        def turned(y: str) -> str:
+            begins, ends, steps = (
+                ((0, 1), (9999, 9999), 2) if self.interleaved else ((0, size // 2), (size // 2, 9999), 1)
+            )
+            a, b = (
+                self.op("Slice", [y, ints(begin), ints(end), ints(3), ints(steps)])
+                for begin, end in zip(begins, ends, strict=True)
+            )
+            half = self.op("Concat", [self.op("Neg", [b]), a], axis=-1)
+            return str(self.op("Add", [self.op("Mul", [y, cos]), self.op("Mul", [half, sin])]))
+
+        q, k, v = turned(apart(q, heads)), turned(apart(k, kv)), apart(v, kv)
+        every = []
+        for kind, new in (("key", k), ("value", v)):
+            held = [f"past_key_values.{i}.{kind}", new]
+            self.nodes.append(helper.make_node("Concat", held, [f"present.{i}.{kind}"], name=f"{kind}.{i}", axis=2))
+            wide = self.op("Unsqueeze", [f"present.{i}.{kind}", ints(2)])
+            wide = self.op("Expand", [wide, ints(1, 1, heads // kv, 1, 1)])
+            every.append(self.op("Reshape", [wide, ints(0, heads, -1, size)]))
+        scores = self.op("MatMul", [q, self.op("Transpose", [every[0]], perm=[0, 1, 3, 2])])
+        scores = self.op("Mul", [scores, self.floats(np.array(self.factor * size**-0.5))])
+        shares = self.op("Softmax", [self.op("Add", [scores, self.mask(i)])], axis=-1)
+        y = self.op("Transpose", [self.op("MatMul", [shares, every[1]])], perm=[0, 2, 1, 3])
+        return str(self.op("Reshape", [y, ints(0, 0, heads * size)]))
+
+    def mask(self, i: int) -> str:
+        """(rows, positions): 0 for what a row sees, from the shapes of the inputs."""
+        zero, one = (self.constant(np.array(n, np.int64)) for n in (0, 1))
+        past = self.op("Gather", [self.op("Shape", ["past_key_values.0.key"]), self.constant(np.array(2, np.int64))])
+        rows = self.op("Gather", [self.op("Shape", ["input_ids"]), one])
+        total = self.op("Add", [past, rows])
+        own = self.op("Unsqueeze", [self.op("Range", [past, total, one]), self.constant(np.array([1], np.int64))])
+        other = self.op("Range", [zero, total, one])
+        seen = self.op("LessOrEqual", [other, self.op("Add", [own, total]) if self.future else own])
+        if self.window(i) > 0:
+            first = self.op("Sub", [own, self.constant(np.array(self.window(i), np.int64))])
+            seen = self.op("And", [seen, self.op("Greater", [other, first])])
+        return str(self.op("Where", [seen, self.floats(np.array(0)), self.floats(np.array(-1e4))]))
+
     def window(self, i: int) -> int:
         window = self.c.get("sliding_window") or -1
         return -1 if self.family.global_every and (i + 1) % self.family.global_every == 0 else window
@@ -167,7 +228,7 @@ class Export:
             active = self.op("Mul", [gate, self.op("Sigmoid", [gate])])
         else:
             active = self.op("FastGelu", [gate], domain=MICROSOFT)
-        gated = self.op("Mul", [up, active] if self.style == "optimum" else [active, up])
+        gated = self.op("Mul", [up, active] if self.style in PLAINER else [active, up])
         return self.product(gated, self.weight("down", i), self.weight("down", i, "bias"))  # type: ignore[arg-type]
 
     # -- the whole -----------------------------------------------------------------------------------------------------
@@ -237,7 +298,7 @@ class Export:
         onnx.save_model(
             copy, path / "model.onnx", save_as_external_data=True, location="model.onnx.data", size_threshold=1024
         )
-        if self.style == "optimum":
+        if self.style in PLAINER:
             (path / "config.json").write_text(json.dumps(self.c))
         else:
             decoder = {"filename": "model.onnx", "head_size": self.size, "hidden_size": self.c["hidden_size"]}

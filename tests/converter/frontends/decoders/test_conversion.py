@@ -247,7 +247,7 @@ def test_metadata_and_commands(tmp_path: Path) -> None:
     run("convert", source, "-o", out, "--cache", "int8")
     assert "408 B for each token" in run("inspect", out)
     said = run("convert", source, "-o", out, "--context", 100, "--report", page)
-    assert "Q8_0 22" in said and "768 B of cache for each" in said and "next: msedge inspect" in said
+    assert "Q8_0 22" in said and "768 B of cache for each" in said and "next: msedge verify" in said
     assert "tiny.gguf" in page.read_text()
     held = bundle.read(out)
     about = held.metadata["language"]

@@ -37,6 +37,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "optimum": ("llama", {"style": "optimum"}),
     "optimum, biases": ("qwen2", {"style": "optimum"}),
     "optimum, qwen3": ("qwen3", {"style": "optimum"}),
+    "plain": ("llama", {"style": "plain"}),
+    "plain, biases": ("qwen2", {"style": "plain"}),
+    "plain, window": ("mistral", {"style": "plain"}),
+    "plain, tied, 4 bits": ("llama, tied, with biases", {"style": "plain", "bits": 4, "zeros": True}),
     "optimum, 4 bits": ("llama", {"style": "optimum", "bits": 4, "zeros": True}),
 }
 
@@ -55,6 +59,41 @@ def test_logits_are_those_of_onnx_runtime(name: str, tmp_path: Path) -> None:
     found = convert(path, activations="float32")
     assert found.report.source_format == "ONNX language model"
     assert np.abs(logits_of(found.bundle, tokens()) - wanted).max() < 2e-3 * np.ptp(wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"interleaved": True}, "rotary positions in halves of heads"),
+        ({"future": True}, "attention of the last positions|causal attention"),
+        ({"factor": -1.0}, "products of queries and keys"),
+    ],
+)
+def test_plain_attention_of_another_kind(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    export, _ = made("plain")
+    for name, value in change.items():
+        setattr(export, name, value)
+    with pytest.raises(ConvertError, match=words) as caught:
+        convert(export.folder(tmp_path / "m"))
+    assert "model.onnx" in str(caught.value)
+
+
+def test_plain_attention_scales_as_it_does(tmp_path: Path) -> None:
+    export, settings = made("plain")
+    export.factor = 0.7
+    path = export.folder(tmp_path / "m")
+    wanted = logits_by_runtime(path, tokens(), settings)
+    found = logits_of(convert(path, activations="float32").bundle, tokens())
+    assert np.abs(found - wanted).max() < 2e-3 * np.ptp(wanted)
+
+
+def test_plain_attention_in_half_precision(tmp_path: Path) -> None:
+    settings = config("llama", num_hidden_layers=2)
+    export = Export(settings, tensors(settings), style="plain", half=True)
+    path = export.folder(tmp_path / "m")
+    wanted = logits_by_runtime(path, tokens(), settings, half=True)
+    found = logits_of(convert(path, activations="float32").bundle, tokens())
+    assert np.abs(found - wanted).max() < 0.02 * np.ptp(wanted)
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -185,7 +224,7 @@ def test_other_structures_are_refused(name: str, tmp_path: Path) -> None:
         convert(export.folder(tmp_path / "m", model))
 
 
-@pytest.mark.parametrize("name", ["builder, 4 bits with zero points", "optimum, qwen3"])
+@pytest.mark.parametrize("name", ["builder, 4 bits with zero points", "optimum, qwen3", "plain"])
 def test_damaged_graphs_are_refused(name: str, tmp_path: Path) -> None:
     """Operands and attributes that are missing or others: read or refused, never another error."""
     case, options = CASES[name]

@@ -18,6 +18,7 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.language.adapters import Adapters
 from lite_runtime import bundle
 from lite_runtime.language import Adapter
+from lite_runtime.language.engine import Part
 from tests.edge.gateway.language.test_openai import host
 from tests.edge.gateway.live import Live, live
 from tests.language.talking import talking, talking_bundle
@@ -98,7 +99,12 @@ def test_several_adapters_in_one_batch(client: openai.OpenAI, served: Live) -> N
     names = ["tiny", *(f"tiny:{name}" for name in PEOPLE)]
     together: list[int] = []
     engine, plain = host(served).engine, host(served).engine.run
-    engine.run = lambda parts: (together.append(len({p.sequence.adapter for p in parts})), plain(parts))[1]
+
+    def counted(parts: list[Part], **told: Any) -> Any:
+        together.append(len({part.sequence.adapter for part in parts}))
+        return plain(parts, **told)
+
+    engine.run = counted
     try:
         with ThreadPoolExecutor(12) as pool:
             assert [*pool.map(ask, names * 2)] == want * 2

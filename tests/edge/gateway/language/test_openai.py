@@ -85,7 +85,7 @@ def test_many_clients_at_once_get_what_they_would_get_alone(
     want = [alone(prompt, max_tokens=40, **options) for prompt in PROMPTS]
     runs: list[int] = []
     engine, plain = host(served).engine, host(served).engine.run
-    engine.run = lambda parts: (runs.append(len(parts)), plain(parts))[1]
+    engine.run = lambda parts, **told: (runs.append(len(parts)), plain(parts, **told))[1]
     try:
         with ThreadPoolExecutor(len(PROMPTS)) as pool:
             assert [*pool.map(ask, PROMPTS)] == want
