@@ -13,11 +13,11 @@ from tests.sources import ROOT, parsed, sources
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "cryptography", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino",
-             "openvino_genai", "onnxruntime_genai", "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec", "obstore",
-             "opentelemetry", "orjson"},
+             "openvino_genai", "onnxruntime_genai", "rich", "tuf", "typer", "PIL", "aiohttp", "grpc", "jwt", "msgspec",
+             "obstore", "opentelemetry", "orjson"},
     "cloud": {"PIL", "aiohttp", "array_record", "cloudpickle", "cryptography", "flax", "grain", "jax", "jax2onnx",
-              "jaxlib", "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "opentelemetry", "optax", "orbax",
-              "psycopg", "ray", "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
+              "jaxlib", "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "opentelemetry", "optax",
+              "orbax", "psycopg", "ray", "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
     "federated": {"aiohttp", "cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
     "lite_runtime": {"cryptography", "jinja2", "llguidance", "llvmlite", "ml_dtypes", "numba", "numpy"},
