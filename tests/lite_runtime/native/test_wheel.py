@@ -163,12 +163,13 @@ def test_the_wheel_is_small_and_holds_a_licence(built: Path, device: Path) -> No
     """Installed files with the kernels of one target; four more targets add 0.65 MB. Of these, checking signatures is
     0.03 MB, LiteRT's integers of 16 bits, recurrent cells and Softmax 0.05 MB, the table of targets and asking the
     processor 0.02 MB, buffers that live from record to record and targets with small memory 0.01 MB, other systems'
-    libraries and what these systems are asked 0.02 MB. Language models are 0.76 MB: tokenizers with their tables of
-    Unicode, generation, adapters, learning, embeddings, five families of kernels."""
+    libraries and what these systems are asked 0.02 MB. Language models are 0.85 MB: tokenizers with their tables of
+    Unicode, generation, adapters, learning, embeddings, five families of kernels. Updates, which are documents of a hub
+    and deltas, are 0.15 MB."""
     (site,) = (device.parents[1] / "lib").glob("python*/site-packages")
     installed = [path for path in (site / "lite_runtime").rglob("*") if path.is_file()]
     assert any(path.suffix == ".pyc" for path in installed)
-    assert sum(path.stat().st_size for path in installed) < 4_000_000
+    assert sum(path.stat().st_size for path in installed) < 4_250_000
     names = zipfile.ZipFile(built).namelist()
     assert "lite_runtime/LICENSE" in names and not any("kernels/gemm" in name for name in names)
     assert not any(name.startswith("lite_runtime/reference/") for name in names)
