@@ -36,7 +36,7 @@ class Scheduler:
     next batch, and no job waits for a batch to fill while a worker is idle. Models compete by the seconds they used,
     not by requests.
 
-    Everything here runs on the event loop's thread.
+    Everything here runs on the event loop's thread, but `waiting` and `snapshot`.
     """
 
     def __init__(
@@ -226,16 +226,19 @@ class Scheduler:
         """The state as plain data: waiting and refused work by model, current work by worker."""
         now = self._clock()
         workers = [
-            [{"runner": b.runner.key, "rows": b.rows, "seconds": now - b.began if b.began else 0.0} for b in given]
+            [
+                {"runner": b.runner.key, "rows": b.rows, "seconds": now - b.began if b.began else 0.0}
+                for b in tuple(given)
+            ]
             for given in self._given
         ]
-        models = {share.model: share.figures() for share in self._shares.values()}
+        models = {share.model: share.figures() for share in tuple(self._shares.values())}
         return {"models": models, "workers": workers, "draining": self._draining}
 
     def waiting(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Jobs and rows in queues, by model and version."""
+        """Jobs and rows in queues, by model and version. Any thread may ask."""
         found: dict[tuple[str, str], tuple[int, int]] = {}
-        for runner, lane in self._lanes.items():
+        for runner, lane in tuple(self._lanes.items()):  # at once: the loop's thread opens and drops lanes
             model, version, *_ = runner.key.split("/")
             jobs, rows = found.get((model, version), (0, 0))
             found[model, version] = jobs + lane.queue.jobs, rows + lane.queue.rows

@@ -368,3 +368,30 @@ def test_everybody_is_answered_once_and_rightly(
     for model in world.scheduler.snapshot()["models"].values():
         assert (model["rows"], model["jobs"], model["flying"]) == (0, 0, 0)
     assert not world.scheduler._lanes and not world.scheduler._waiting
+
+
+def test_figures_are_taken_while_lanes_come_and_go() -> None:
+    """Any thread may ask: here a lane goes while another is looked at."""
+    world = World()
+
+    class Looked(Simulated):
+        """A model whose lanes change whenever its name is read."""
+
+        meddle: Callable[[], None] = staticmethod(lambda: None)
+
+        @property
+        def key(self) -> str:
+            self.meddle()
+            return "first/1"
+
+        @key.setter
+        def key(self, value: str) -> None:
+            pass
+
+    first, others = Looked(world, model="first"), [Simulated(world, model=f"m{number}") for number in range(2)]
+    jobs = [world.job() for _ in range(3)]
+    for job, runner in zip(jobs, [first, *others], strict=True):
+        world.scheduler.submit(job, runner)
+    first.meddle = lambda: world.scheduler.cancel(jobs[1])
+    assert world.scheduler.waiting()["first", "1"] == (1, 1)
+    assert len(world.scheduler.waiting()) == 2
