@@ -70,10 +70,11 @@ class Model:
 
 
 class Decoder:
-    """Symbols of one delta. read: gives the next n bytes of its frames, or raises BundleError."""
+    """Symbols of one delta. read: gives the next n bytes of its frames, or raises BundleError. most: steps that they
+    may take: a hostile delta has few lanes, and needs a step of NumPy for every few symbols."""
 
-    def __init__(self, read: Callable[[int], bytes]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[int], bytes], most: int = 1 << 62) -> None:
+        self._read, self._steps = read, most
         self._left = 0
         self.lanes = 0
 
@@ -118,6 +119,9 @@ class Decoder:
 
     def _advance(self, states: Array) -> None:
         """Take the states of a step; those that are too small take one word each."""
+        self._steps -= 1
+        if self._steps < 0:
+            refuse("delta, frame", "as many lanes as its symbols need", "fewer: it would keep this device busy")
         low: Any = np.flatnonzero(states < LEAST)
         if len(low):
             words = self._words[self._at : self._at + len(low)]

@@ -36,6 +36,9 @@ CHUNK = 1 << 16
 MAX_OPERATIONS = 1 << 20
 """Most operations: a hostile delta must not keep a device busy with parts of one byte."""
 
+STEPS = 1 << 17
+"""Most steps of the entropy coder for each 64 KiB of a delta, and twice as many at first: eight times what
+`cloud.hub.deltas` takes at most. A step takes some 30 microseconds."""
 MAX_PACKED = 16
 """Most zlib streams: a byte of a delta can make megabytes to compress of one."""
 
@@ -113,7 +116,8 @@ class _Operations:
         self._base, self._patch, self._head = base, patch, head
         self._control = Control(patch, head)
         self._frames = head.start + head.control
-        self._decoder = Decoder(self._frame)
+        size = patch.seek(0, os.SEEK_END)
+        self._decoder = Decoder(self._frame, STEPS * (2 + (size >> 16)) + (head.new >> 9))
         self._models: dict[Kind, Model] = {}
         self._left = head.new
         self._place = 0

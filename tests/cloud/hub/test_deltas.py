@@ -318,3 +318,26 @@ def test_a_device_needs_little_memory(tmp_path: Path) -> None:
     )
     assert (tmp_path / "made").read_bytes() == data
     assert int(done.stdout) * 1024 <= 64_000_000
+
+
+def test_few_lanes_keep_no_device_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile delta may code each symbol alone: that is bounded by its own size and that of the file."""
+    from cloud.hub.deltas import coding
+    from lite_runtime.updates.delta import rebuilding
+
+    rng = np.random.default_rng(0)
+    old = rng.integers(-99, 99, 30_000, np.int8)
+    for name, array in (("old", old), ("new", old + (rng.random(len(old)) < 0.1).astype(np.int8))):
+        bundle.write(
+            tmp_path / name, {"run": Graph((), (Value("w", "int8", old.shape),), (), {"w": array}, "constants")}
+        )
+    size, sha256 = (tmp_path / "new").stat().st_size, hashlib.sha256((tmp_path / "new").read_bytes()).hexdigest()
+    usual = make(tmp_path / "old", tmp_path / "new")
+    monkeypatch.setattr(coding, "_LANE", 1 << 60)
+    monkeypatch.setattr(coding, "_SLOW", 1 << 60)
+    hostile = make(tmp_path / "old", tmp_path / "new")
+    monkeypatch.setattr(rebuilding, "STEPS", 1 << 13)
+    rebuild(tmp_path / "old", usual, tmp_path / "made", size=size, sha256=sha256)
+    with pytest.raises(BundleError, match="it would keep this device busy"):
+        rebuild(tmp_path / "old", hostile, tmp_path / "other", size=size, sha256=sha256)
+    assert not (tmp_path / "other").exists()
