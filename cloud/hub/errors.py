@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["HubError", "KeyNeededError", "StorageError"]
+__all__ = ["DatabaseError", "HubError", "KeyNeededError", "StorageError"]
 
 
 class HubError(MsedgeError):
     """The hub cannot do what was asked."""
+
+
+class DatabaseError(HubError):
+    """The database cannot be used now, or could not store something; a later try may succeed."""
 
 
 class StorageError(HubError):

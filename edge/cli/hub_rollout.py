@@ -79,14 +79,17 @@ def _ask(
 
 
 def _token(path: Path | None) -> str:
+    where, found = "MSEDGE_HUB_TOKEN", os.environ.get("MSEDGE_HUB_TOKEN", "").strip()
     if path is not None:
+        where = repr(str(path))
         try:
-            return path.read_text("utf-8").strip()
+            found = path.read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError) as problem:
-            raise MsedgeError(f"cannot read the token in {str(path)!r}: {problem}") from problem
-    found = os.environ.get("MSEDGE_HUB_TOKEN", "")
+            raise MsedgeError(f"cannot read the token in {where}: {problem}") from problem
     if not found:
         raise MsedgeError("expected your token in --token FILE or MSEDGE_HUB_TOKEN, got none; msedge hub token add")
+    if not found.isascii() or not found.isprintable() or " " in found:
+        raise MsedgeError(f"{where}: expected one token, as msedge hub token add prints it, got other text")
     return found
 
 
@@ -208,7 +211,10 @@ def devices(
         return
     change: dict[str, Any] = {"state": "blocked" if block else "active"} if block or unblock else {}
     if label:
-        change["labels"] = {key: value for key, _, value in (word.partition("=") for word in label)}
+        pairs = [word.partition("=") for word in label]
+        if wrong := [key for key, mark, _ in pairs if not mark]:
+            raise typer.BadParameter(f"expected KEY=VALUE, got {wrong[0]!r}", param_hint="--label")
+        change["labels"] = {key: value for key, _, value in pairs}
     method, body = ("POST", change) if change else ("GET", None)
     found = _ask(hub, token, authority, method, f"/v1/fleet/devices/{quote(device, safe='')}", body)
     if as_json:

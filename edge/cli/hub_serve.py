@@ -151,7 +151,7 @@ def token_list(config: Config = None, database: Base = None, as_json: Json = Fal
     """Show all tokens, without their secrets."""
     from cloud.hub.database import tokens
 
-    with _database(config, database) as base, base.transaction() as cursor:
+    with _database(config, database) as base, base.reading() as cursor:
         found = tokens.listed(cursor)
     if as_json:
         emit({"tokens": [{k: v for k, v in one._asdict().items() if k != "digest"} for one in found]})
@@ -201,7 +201,7 @@ def audit_log(
     if source is not None:
         found = _read_log(source)
     else:
-        with _database(config, database) as base, base.transaction() as cursor:
+        with _database(config, database) as base, base.reading() as cursor:
             found = audit.entries(cursor)
     if export is not None:
         lines = (json.dumps(one._asdict(), sort_keys=True) + "\n" for one in found)

@@ -22,6 +22,7 @@ MAX_BYTES = 1 << 18
 MAX_EVENTS = 256
 MAX_APPLICATIONS = 64
 MAX_REASON = 500
+MAX_MEASURES = 64
 _LARGE = 1 << 53
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -138,7 +139,7 @@ _APPLICATION = record(
     version=name(empty=True),
     trial=name(empty=True),
     outcome=_OUTCOME,
-    measures=table(_MEASURE, 64),
+    measures=table(_MEASURE, MAX_MEASURES),
     counters=table(whole(0, _LARGE), 256),
 )
 _EVENT = record(
@@ -176,9 +177,9 @@ _REPLY = record(
 )
 
 
-def read_report(raw: bytes) -> Report:
-    """The report that these bytes say. Raises ProtocolError."""
-    return fields.read(raw, "report", _REPORT, MAX_BYTES)  # type: ignore[no-any-return]
+def read_report(raw: bytes, most: int = MAX_BYTES) -> Report:
+    """The report that these bytes say. Raises ProtocolError, for more than `most` bytes too."""
+    return fields.read(raw, "report", _REPORT, most)  # type: ignore[no-any-return]
 
 
 def read_reply(raw: bytes) -> Reply:

@@ -19,7 +19,7 @@ from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.updates.release import may_name
 
 __all__ = ["PROTOCOL", "ProtocolError", "Read", "digits", "flag", "name", "one_of", "plain", "read", "real", "record"]
-__all__ += ["rows", "table", "text", "whole", "written"]
+__all__ += ["rows", "sayable", "table", "text", "whole", "written"]
 
 PROTOCOL = 1
 """Changes when a key that is already there gets another meaning, and not when a key is added."""
@@ -107,6 +107,12 @@ def text(most: int) -> Read:
         return value
 
     return take
+
+
+def sayable(value: str, most: int) -> str:
+    """The beginning of any text as `text` takes it: what a program printed, or the name of a file, may hold zero bytes
+    and halves of characters."""
+    return value[:most].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def digits(count: int) -> Read:

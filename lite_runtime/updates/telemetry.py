@@ -14,10 +14,13 @@ from lite_runtime.updates import fields
 from lite_runtime.updates.fields import name, real, record, rows, table, whole
 from lite_runtime.updates.sketch import EDGE, MOST, Sketch
 
-__all__ = ["MAX_BYTES", "Batch", "Bin", "Bins", "Part", "packed", "read_batch", "unpacked", "written"]
+__all__ = ["LARGEST", "MAX_BYTES", "MOST_CLASSES", "MOST_COUNTERS", "MOST_LABELS", "MOST_SKETCHES", "Batch", "Bin"]
+__all__ += ["Bins", "Part", "packed", "read_batch", "unpacked", "written"]
 
 MAX_BYTES = 1 << 19
-_LARGE = 1 << 53
+LARGEST = 1 << 53
+MOST_COUNTERS, MOST_SKETCHES, MOST_CLASSES, MOST_LABELS = 128, 32, 32, 256
+"""Names of a part: of counters, sketches and class histograms, and labels of each histogram."""
 _NONE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -59,7 +62,7 @@ class Batch(NamedTuple):
     delta: float = 0.0
 
 
-_COUNT = real(0, _LARGE)
+_COUNT = real(0, LARGEST)
 _BINS = rows(record(Bin, at=whole(-EDGE, EDGE), number=_COUNT), MOST)
 _PART = record(
     Part,
@@ -67,11 +70,11 @@ _PART = record(
     version=name(),
     begun=real(0, 1e11),
     ended=real(0, 1e11),
-    counters=table(whole(0, _LARGE), 128),
-    sketches=table(record(Bins, zero=_COUNT, positive=_BINS, negative=_BINS), 32),
-    classes=table(table(real(-1e9, 1e9), 256), 32),
+    counters=table(whole(0, LARGEST), MOST_COUNTERS),
+    sketches=table(record(Bins, zero=_COUNT, positive=_BINS, negative=_BINS), MOST_SKETCHES),
+    classes=table(table(real(-1e9, 1e9), MOST_LABELS), MOST_CLASSES),
 )
-_BATCH = record(Batch, serial=whole(1, _LARGE), parts=rows(_PART, 256), epsilon=real(0, 1e6), delta=real(0, 1))
+_BATCH = record(Batch, serial=whole(1, LARGEST), parts=rows(_PART, 256), epsilon=real(0, 1e6), delta=real(0, 1))
 
 
 def read_batch(raw: bytes) -> Batch:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
-from cloud.hub.errors import HubError
+from cloud.hub.errors import DatabaseError, HubError
 
 __all__ = ["Cursor", "Database", "Row", "Sqlite"]
 
@@ -40,7 +41,8 @@ class Cursor(ABC):
 
     @abstractmethod
     def attempt(self) -> AbstractContextManager[None]:
-        """A part of the transaction that is undone alone if the block raises."""
+        """A part of the transaction that is undone alone if the block raises. Raises HubError for what a constraint
+        forbids, and DatabaseError where the database failed: the whole transaction may be gone then."""
 
     def one(self, words: str, *values: Any) -> Row | None:
         """The first row that a query finds."""
@@ -56,9 +58,18 @@ class Database(ABC):
     kinds: dict[str, str]
     """The names of column types: text, whole, real."""
 
+    @property
+    def lost(self) -> bool:
+        """Whether the connection has broken: the next transaction is on another one."""
+        return False
+
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Cursor]:
         """A transaction that is durable when the block has ended, and undone if it raises."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Cursor]:
+        """A transaction that only reads, at one moment: it keeps no writer waiting, however long it takes."""
 
     @abstractmethod
     def another(self) -> Database:
@@ -98,9 +109,13 @@ class _SqliteCursor(Cursor):
         self._connection.execute("SAVEPOINT attempt")
         try:
             yield
-        except BaseException:
+        except BaseException as problem:
+            if isinstance(problem, sqlite3.Error) and not isinstance(problem, sqlite3.IntegrityError):
+                raise DatabaseError(f"the database failed: {problem}; check space and permissions") from problem
             self._connection.execute("ROLLBACK TO attempt")
             self._connection.execute("RELEASE attempt")
+            if isinstance(problem, sqlite3.IntegrityError):
+                raise HubError(str(problem)) from problem
             raise
         self._connection.execute("RELEASE attempt")
 
@@ -114,21 +129,44 @@ class Sqlite(Database):
         self.shown, self._path = repr(path), path
         self._lock: int | None = None
         try:
+            # Made before SQLite makes it, and the files beside it, as anybody could read: they hold the sessions' key.
+            # One that is there is not opened: to close it would take the locks of this process's other connections.
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             self._connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
-            self._connection.execute("PRAGMA journal_mode = wal")
+            self._log_ahead()
             self._connection.execute("PRAGMA synchronous = full")
-        except sqlite3.Error as problem:
-            raise HubError(
+        except (sqlite3.Error, OSError) as problem:
+            raise DatabaseError(
                 f"cannot open {path!r} as a hub's database: {problem}; check the folder and its permissions"
             ) from problem
         if os.stat(path).st_mode & 0o077:
             os.chmod(path, 0o600)
 
-    @contextmanager
-    def transaction(self) -> Iterator[Cursor]:
+    def _log_ahead(self) -> None:
+        """Turn the write-ahead log on. SQLite does not wait for others that do the same to a new file."""
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = wal")
+                return
+            except sqlite3.OperationalError as problem:
+                if "locked" not in str(problem) or time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+
+    def transaction(self) -> AbstractContextManager[Cursor]:
         """See Database."""
+        return self._began("BEGIN IMMEDIATE")
+
+    def reading(self) -> AbstractContextManager[Cursor]:
+        """See Database."""
+        return self._began("BEGIN")
+
+    @contextmanager
+    def _began(self, words: str) -> Iterator[Cursor]:
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(words)
             try:
                 yield _SqliteCursor(self._connection)
                 self._connection.execute("COMMIT")
@@ -137,7 +175,7 @@ class Sqlite(Database):
                     self._connection.execute("ROLLBACK")
                 raise
         except sqlite3.Error as problem:
-            raise HubError(f"cannot use {self.shown}: {problem}; check space and permissions") from problem
+            raise DatabaseError(f"cannot use {self.shown}: {problem}; check space and permissions") from problem
 
     def another(self) -> Sqlite:
         """See Database."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from cloud.hub.database.engine import Cursor, Database, Row
-from cloud.hub.errors import HubError
+from cloud.hub.errors import DatabaseError, HubError
 from lite_runtime.errors import MissingExtraError
 
 try:
@@ -22,6 +23,9 @@ __all__ = ["Postgres"]
 _MOMENT = 5.0
 _SERVES = 0x6D736564
 """The number of the lock that a hub holds while it serves."""
+_ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""Both ends notice within a minute that the other is gone: until then the server holds the lock for a lost hub."""
+_PASSWORD = re.compile(r"(?<=://)[^@\s]*@|(?<=password=)\S+")
 
 
 class _PostgresCursor(Cursor):
@@ -38,12 +42,18 @@ class _PostgresCursor(Cursor):
         self._cursor.executemany(_marked(words), rows)
 
     def alone(self, table: str) -> None:
-        self._cursor.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
+        # Not LOCK TABLE: the table may not be there yet.
+        self._cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"msedge {table}",))
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        with self._cursor.connection.transaction():  # inside another: a savepoint
-            yield
+        try:
+            with self._cursor.connection.transaction():  # inside another: a savepoint
+                yield
+        except psycopg.IntegrityError as problem:
+            raise HubError(str(problem)) from problem
+        except psycopg.Error as problem:
+            raise DatabaseError(f"the database failed: {problem}; check the server") from problem
 
 
 def _marked(words: str) -> bytes:
@@ -57,35 +67,73 @@ class Postgres(Database):
     kinds = {"text": "TEXT", "whole": "BIGINT", "real": "DOUBLE PRECISION"}  # noqa: RUF012 - as the base class has it
 
     def __init__(self, address: str) -> None:
-        self._address = address
+        self._address, self._serves = address, False
         try:
             parts = conninfo_to_dict(address)
             name = f"{parts.get('host', '')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
             self.shown = f"PostgreSQL at {name}"
-            self._connection: psycopg.Connection[Row] = psycopg.connect(address, autocommit=True, connect_timeout=15)
-            with self._connection.cursor() as cursor:
-                cursor.execute("CREATE SCHEMA IF NOT EXISTS msedge")
-                cursor.execute("SET search_path = msedge")
+            more: dict[str, Any] = {key: value for key, value in _ALIVE.items() if key not in parts}
+            self._connection: psycopg.Connection[Row] = psycopg.connect(
+                address, autocommit=True, connect_timeout=15, **more
+            )
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
         except psycopg.Error as problem:
-            raise HubError(f"cannot open PostgreSQL: {problem}; check the address and that the server runs") from None
+            words = _PASSWORD.sub("", str(problem))
+            raise DatabaseError(
+                f"cannot open PostgreSQL: {words}; check the address and that the server runs"
+            ) from None
+
+    def _prepare(self) -> None:
+        """The schema, made once: a user who may not make one can use one that is there."""
+        with self._connection.cursor() as cursor:
+            for name, seconds in _ALIVE.items():
+                cursor.execute(f"SET tcp_{name} = {seconds}".encode())
+            with self._connection.transaction():
+                _PostgresCursor(cursor).alone("schema")
+                found = cursor.execute("SELECT to_regnamespace('msedge')").fetchone()
+                if found is None or found[0] is None:
+                    cursor.execute("CREATE SCHEMA msedge")
+            cursor.execute("SET search_path = msedge")
+
+    @property
+    def lost(self) -> bool:
+        """See Database."""
+        return self._connection.closed
+
+    def transaction(self) -> AbstractContextManager[Cursor]:
+        """See Database."""
+        return self._began("")
+
+    def reading(self) -> AbstractContextManager[Cursor]:
+        """See Database."""
+        return self._began("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     @contextmanager
-    def transaction(self) -> Iterator[Cursor]:
-        """See Database."""
+    def _began(self, words: str) -> Iterator[Cursor]:
+        self._renew()
         try:
             with self._connection.transaction(), self._connection.cursor() as cursor:
+                if words:
+                    cursor.execute(words.encode())
                 yield _PostgresCursor(cursor)
         except psycopg.Error as problem:
-            self._renew()
-            raise HubError(f"cannot use {self.shown}: {problem}; check the server") from problem
+            raise DatabaseError(f"cannot use {self.shown}: {problem}; check the server") from problem
 
     def _renew(self) -> None:
-        """After a lost connection: the next transaction uses another one."""
-        if self._connection.closed:
+        """Another connection in the place of one that was lost, with the lock that it held. Raises HubError if there is
+        none, or another hub has the lock by now."""
+        if self.lost:
+            fresh = Postgres(self._address)
             try:
-                fresh = Postgres(self._address)
-            except HubError:
-                return
+                if self._serves:
+                    fresh.serve()
+            except BaseException:
+                fresh.close()
+                raise
             self._connection = fresh._connection
 
     def another(self) -> Postgres:
@@ -96,9 +144,13 @@ class Postgres(Database):
         """See Database. The lock ends with the connection: of a hub that was killed, a moment later."""
         end = time.monotonic() + _MOMENT
         while True:
-            with self._connection.cursor() as cursor:
-                found = cursor.execute("SELECT pg_try_advisory_lock(%s)", (_SERVES,)).fetchone()
+            try:
+                with self._connection.cursor() as cursor:
+                    found = cursor.execute("SELECT pg_try_advisory_lock(%s)", (_SERVES,)).fetchone()
+            except psycopg.Error as problem:
+                raise DatabaseError(f"cannot use {self.shown}: {problem}; check the server") from problem
             if found is not None and found[0]:
+                self._serves = True
                 return
             if time.monotonic() > end:
                 raise HubError(f"{self.shown}: another hub serves from this database; stop it first")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 
 from cloud.hub.database.engine import Cursor
+from cloud.hub.errors import HubError
 from cloud.hub.rollouts.rollout import Event, Rollout
 
 __all__ = ["ADD", "decisions", "load", "row"]
@@ -26,13 +28,15 @@ def decisions(cursor: Cursor, rollout: str) -> list[Event]:
 
 
 def load(cursor: Cursor) -> dict[str, tuple[Rollout, int]]:
-    """All rollouts as their events left them, and the number of the next event of each."""
+    """All rollouts as their events left them, and the number of the next event of each. One whose beginning cannot be
+    read is left out."""
     found: dict[str, tuple[Rollout, int]] = {}
     for identity, number, event in _events(cursor, "ORDER BY rollout, number"):
         rollout, _ = found.get(identity) or (Rollout(identity, ()), 0)
-        rollout.apply(event)
+        with contextlib.suppress(HubError):  # it followed one that could not be stored
+            rollout.apply(event)
         found[identity] = rollout, number + 1
-    return found
+    return {identity: one for identity, one in found.items() if one[0].status}
 
 
 def _events(cursor: Cursor, where: str, *values: object) -> Iterator[tuple[str, int, Event]]:

@@ -48,8 +48,8 @@ def migrate(database: Database) -> None:
     """Bring the tables to this version, in one transaction. Raises HubError for tables of a later one."""
     with database.transaction() as cursor:
         types = database.kinds
-        cursor.run("CREATE TABLE IF NOT EXISTS version (version {whole} NOT NULL)".format(**types))
         cursor.alone("version")
+        cursor.run("CREATE TABLE IF NOT EXISTS version (version {whole} NOT NULL)".format(**types))
         found = cursor.one("SELECT version FROM version")
         at = int(found[0]) if found else 0
         if at > len(STEPS):

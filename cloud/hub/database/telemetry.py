@@ -14,12 +14,15 @@ from cloud.hub.database.engine import Cursor
 from lite_runtime.updates.sketch import Sketch
 from lite_runtime.updates.telemetry import Batch, Part, unpacked
 
-__all__ = ["NOISY", "VOTES", "Summary", "prune", "store", "summaries"]
+__all__ = ["MOST_NAMES", "NOISY", "VOTES", "Summary", "prune", "store", "summaries"]
 
 VOTES = 1000.0
 NOISY = 100.0
 """Noisy shares are cut off here: a liar among n devices shifts a mean by a hundred n-ths, as honest noise may too."""
+MOST_NAMES = 512
+"""Rows of a version and a day: devices choose the names, and none may fill the disk with them."""
 _DAY = 86_400.0
+_AT = "WHERE application = ? AND version = ? AND day = ?"
 _QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
@@ -41,29 +44,38 @@ def store(cursor: Cursor, device: str, batch: Batch, known: Collection[tuple[str
     if not cursor.run(words, batch.serial, device, batch.serial):
         return False
     day = int(now // _DAY)
+    names: dict[tuple[str, str, int], set[str]] = {}
     for part in batch.parts:
         if (part.application, part.version) in known:
-            _add_part(cursor, part, day, batch)
+            at = (part.application, part.version, day)
+            if at not in names:
+                names[at] = {row[0] for row in cursor.rows(f"SELECT name FROM telemetry {_AT}", *at)}
+            _add_part(cursor, part, at, names[at], batch)
     return True
 
 
-def _add_part(cursor: Cursor, part: Part, day: int, batch: Batch) -> None:
-    at = (part.application, part.version, day)
+def _add_part(cursor: Cursor, part: Part, at: tuple[str, str, int], names: set[str], batch: Batch) -> None:
+    """names: of the rows that are there; one more than MOST_NAMES is left out, whoever chose it."""
+
+    def add(name: str, change: Any) -> None:
+        if name in names or len(names) < MOST_NAMES:
+            names.add(name)
+            _add(cursor, at, name, change)
+
     for name, number in part.counters.items():
-        _add(cursor, at, f"counter:{name}", lambda old, number=number: {"number": old.get("number", 0) + number})
+        add(f"counter:{name}", lambda old, number=number: {"number": old.get("number", 0) + number})
     for name, bins in part.sketches.items():
-        _add(cursor, at, f"sketch:{name}", lambda old, bins=bins: _sketched(old, unpacked(bins)))
+        add(f"sketch:{name}", lambda old, bins=bins: _sketched(old, unpacked(bins)))
     for name, counts in part.classes.items():
         kind = "private" if batch.epsilon else "classes"
-        _add(cursor, at, f"{kind}:{name}", lambda old, counts=counts: _classed(old, counts, batch))
+        add(f"{kind}:{name}", lambda old, counts=counts: _classed(old, counts, batch))
 
 
 def _add(cursor: Cursor, at: tuple[str, str, int], name: str, change: Any) -> None:
-    where = "WHERE application = ? AND version = ? AND day = ? AND name = ?"
-    row = cursor.one(f"SELECT data FROM telemetry {where}", *at, name)
+    row = cursor.one(f"SELECT data FROM telemetry {_AT} AND name = ?", *at, name)
     words = json.dumps(change(json.loads(row[0]) if row else {}), separators=(",", ":"))
     if row:
-        cursor.run(f"UPDATE telemetry SET data = ? {where}", words, *at, name)
+        cursor.run(f"UPDATE telemetry SET data = ? {_AT} AND name = ?", words, *at, name)
     else:
         cursor.run("INSERT INTO telemetry VALUES (?, ?, ?, ?, ?)", *at, name, words)
 

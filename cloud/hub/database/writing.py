@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from cloud.hub.database.engine import Cursor, Database
-from cloud.hub.errors import HubError
+from cloud.hub.errors import DatabaseError, HubError
 
 __all__ = ["Change", "Writer"]
 
@@ -71,11 +71,13 @@ class Writer:
                 waiting.append(self._queue.get())
             items = [item for item in waiting if item is not None]
             over = len(items) < len(waiting)
+            items = [item for item in items if item.done.set_running_or_notify_cancel()]  # later none can be cancelled
             if items:
                 self._commit(items)
 
-    def _commit(self, items: Sequence[_Batch | _Call]) -> None:
-        """Store all in one transaction; if that fails, each in one of its own, so that only the culprit fails."""
+    def _commit(self, items: Sequence[_Batch | _Call], again: bool = True) -> None:
+        """Store all in one transaction; if that fails, each in one of its own, so that only the culprit fails. again:
+        whether one alone is stored once more where the connection broke."""
         try:
             with self._database.transaction() as cursor:
                 results = self._stored(cursor, items)
@@ -83,6 +85,8 @@ class Writer:
             if len(items) > 1:
                 for item in items:
                     self._commit([item])
+            elif again and self._database.lost:
+                self._commit(items, again=False)
             else:
                 items[0].done.set_exception(problem if isinstance(problem, HubError) else HubError(f"{problem}"))
             return
@@ -107,6 +111,8 @@ class Writer:
             try:
                 with cursor.attempt():
                     results.append((item.call(cursor), None))
+            except DatabaseError:
+                raise  # what was done before in this transaction may be gone: all is done again
             except Exception as problem:  # thread: the request that waits for the call gets it
                 results.append((None, problem))
         _flush(cursor, grouped)

@@ -101,6 +101,10 @@ class Shelf:
                 return found
         return None
 
+    def at(self, role: str, version: int) -> Metadata[Any] | None:
+        """A version of a role, whoever signed it; None if it is not there."""
+        return self._load(f"{version}.{role}.json") if version in self.versions.get(role, ()) else None
+
     def delegator(self, role: str) -> Delegator:
         """Whose keys vouch for a role."""
         return self.root.signed if role in self.root.signed.roles else self.targets.signed

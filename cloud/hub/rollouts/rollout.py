@@ -27,6 +27,8 @@ __all__ = ["JUDGE", "Event", "Member", "Rollout"]
 JUDGE = "the hub"
 """Who decides when no operator does."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
+_AHEAD = 60.0
+"""Seconds by which a clock may be set back without notice."""
 _CLIP = 4.0
 """Differences of measures count up to so many margins."""
 _TOLERATED = (1 + 1 / _CLIP) / 2
@@ -54,6 +56,12 @@ class Member:
         self.before, self.since, self.baseline = before, since, baseline
         self.verdict = self.kind = ""
         self.measured = self.returned = False
+
+    @property
+    def undecided(self) -> bool:
+        """Whether what became of the version is not known: open, or a disk or network that failed, which is tried
+        again."""
+        return not self.verdict or self.kind == "failed"
 
 
 class Rollout:
@@ -106,6 +114,8 @@ class Rollout:
 
     def decision(self, now: float) -> Event | None:
         """What the rollout decides by itself at this time, as an event that is still to be applied; None: nothing."""
+        if max(self.started, self.began) > now + _AHEAD:
+            return Event("rebased", now, by=JUDGE, text="the clock of the hub was set back")
         if self.status != "running":
             return None
         if why := self._against():
@@ -182,9 +192,9 @@ class Rollout:
     def _end(self, event: Event) -> None:
         member = self.members.get(event.device)
         verdict = event.data["verdict"]
-        if member is None or member.verdict == verdict or member.verdict not in ("", "good"):
+        if member is None or member.verdict == verdict:
             return
-        if member.verdict == "good" and verdict != "bad":
+        if not member.undecided and (member.verdict, verdict) != ("good", "bad"):
             return  # a version that failed after its trial counts, other news do not
         self.open -= not member.verdict
         member.verdict, member.kind = verdict, event.data["kind"]
@@ -216,6 +226,17 @@ class Rollout:
 
     def _widen(self, event: Event) -> None:
         self.step, self.began = event.data["step"], event.time
+
+    def _rebase(self, event: Event) -> None:
+        """What began in a future that was none begins now: else a step would last until then, and a rollout would come
+        before those that were started after it."""
+        self.started, self.began = min(self.started, event.time), min(self.began, event.time)
+        for member in self.members.values():
+            member.since = min(member.since, event.time)
+        self.controls = {
+            device: None if seen is None else (min(seen[0], event.time), seen[1])
+            for device, seen in self.controls.items()
+        }
 
     def _pause(self, event: Event) -> None:
         self.status, self.reason = "paused", event.text
@@ -275,6 +296,7 @@ _CHANGES: Mapping[str, tuple[tuple[str, ...], Callable[[Rollout, Event], None]]]
     "sighted": (("running",), Rollout._sight),
     "measured": (("running",), Rollout._measure),
     "widened": (("running",), Rollout._widen),
+    "rebased": (_ANY, Rollout._rebase),
     "paused": (("running",), Rollout._pause),
     "resumed": (("paused",), Rollout._resume),
     "aborted": (_LIVE, Rollout._abort),

@@ -39,9 +39,9 @@ def _end(rollout: Rollout, member: Member, there: Application) -> tuple[str, str
     outcome = there.outcome
     if outcome is not None and outcome.rollout == rollout.id and outcome.version == rollout.plan.version:
         verdict = OUTCOMES[outcome.kind]
-        news = verdict == "bad" if member.verdict == "good" else not member.verdict and verdict != "open"
-        return (outcome.kind, outcome.reason) if news else None
-    if not member.verdict and there.version == rollout.plan.version and not there.trial:
+        new = member.undecided and verdict not in ("open", member.verdict)
+        return (outcome.kind, outcome.reason) if new or (member.verdict, verdict) == ("good", "bad") else None
+    if member.undecided and there.version == rollout.plan.version and not there.trial:
         return "committed", "it runs; its outcome was not reported"
     return None
 

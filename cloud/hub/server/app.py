@@ -5,7 +5,7 @@
     POST /v1/check-in    Report -> 200 Reply; ?wait=SECONDS: later, when there is news
     POST /v1/telemetry   Batch, gzip or not -> 204
     GET  /repository/…   a file, or the bytes that Range asks for
-    GET  /v1/health      200 when the hub works
+    GET  /v1/health      200 when the hub works, 503 while its database does not
 
 Devices prove themselves by "Authorization: Bearer TOKEN" of their session, people by that of theirs. Errors are
 {"error": TEXT}; 429 and 503 have Retry-After.
@@ -14,14 +14,16 @@ Devices prove themselves by "Authorization: Bearer TOKEN" of their session, peop
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 import zlib
 from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Address, IPv6Network
 
 from aiohttp import web
 
-from cloud.hub.errors import HubError
+from cloud.hub.errors import DatabaseError, HubError, StorageError
 from cloud.hub.server.fleet import Known
 from cloud.hub.server.hub import Busy, Hub, Refused
 from cloud.hub.server.limits import Buckets
@@ -40,6 +42,8 @@ WAIT = 60.0
 BUSY = 5
 """Seconds after which whoever was told to come again does so."""
 _FRESH = {"Cache-Control": "no-store"}
+_TOLD = ("Allow", "Content-Range", "Retry-After")
+"""Fields of an error that say more than its status."""
 
 
 def error(status: int, text: str, again: float = 0.0) -> web.Response:
@@ -60,11 +64,16 @@ def bearer(request: web.Request) -> str:
 
 
 def address_of(request: web.Request, proxies: tuple[str, ...]) -> str:
-    """The client's address: the peer's, or what a trusted proxy says of it."""
-    peer = request.remote or ""
-    if peer in proxies and (said := request.headers.get("X-Forwarded-For")):
-        return said.rpartition(",")[2].strip()
-    return peer
+    """The client's address: the peer's, or what a trusted proxy says of it. Of an address of IPv6 the network: whoever
+    has one has all 2^64 of it."""
+    found = request.remote or ""
+    if found in proxies and (said := request.headers.get("X-Forwarded-For")):
+        found = said.rpartition(",")[2].strip()
+    if ":" in found:
+        with contextlib.suppress(ValueError):
+            address = IPv6Address(found.partition("%")[0])
+            return str(address.ipv4_mapped or IPv6Network((address, 64), strict=False))
+    return found
 
 
 async def body_of(request: web.Request, most: int) -> bytes:
@@ -136,12 +145,14 @@ class Devices:
         try:
             return await handler(request)
         except web.HTTPException as found:
-            return error(found.status, found.reason)
+            made = error(found.status, found.reason)
+            made.headers.update({name: found.headers[name] for name in _TOLD if name in found.headers})
+            return made
         except Refused as found:
             return error(found.status, str(found))
         except ProtocolError as found:
             return error(400, str(found))
-        except Busy as found:
+        except (Busy, DatabaseError, StorageError) as found:
             return error(503, str(found), BUSY)
         except HubError as found:
             return error(409, str(found))
@@ -156,11 +167,8 @@ class Devices:
         return known, found[1]
 
     def _certified(self, request: web.Request, device: str) -> None:
-        """Where devices must show certificates: it is this device's. TLS has checked who signed it."""
-        if not self.hub.settings.clients:
-            return
-        shown = request.transport.get_extra_info("peercert") if request.transport is not None else None
-        names = [text for part in (shown or {}).get("subject", ()) for kind, text in part if kind == "commonName"]
+        """Where devices must show certificates: it is this device's."""
+        names = _shown(request) if self.hub.settings.clients else [device]
         if names != [device]:
             raise Refused(403, f"expected the certificate of device {device}, got {', '.join(names) or 'none'}")
 
@@ -181,10 +189,9 @@ class Devices:
         if again := self._asks.take(f"session {asked.device}"):
             return error(429, "too many sessions of this device", again)
         known = self.hub.known(asked.device)
-        if self.hub.clock() < known.certified:  # else it is here for a new one, by its signature alone
-            self._certified(request, known.id)
-        if asked.challenge:
-            return answered(enrolment.written(await self.hub.greet(asked)))
+        if asked.challenge:  # its signature says as much as a certificate of the same key
+            bare = self.hub.settings.clients and _shown(request) != [known.id]
+            return answered(enrolment.written(await self.hub.greet(asked, bare)))
         return answered(enrolment.written(enrolment.Challenge(self.hub.sessions.challenge(known.id), ANSWER)))
 
     async def _check_in(self, request: web.Request) -> web.StreamResponse:
@@ -193,9 +200,12 @@ class Devices:
             return error(429, "this device checks in too often", again)
         words = request.query.get("wait", "0")
         try:
-            wait = min(max(float(words), 0.0), WAIT)
+            wait = float(words)
         except ValueError:
+            wait = math.nan
+        if not math.isfinite(wait):  # the loop's timers would lose their order by a time that is no number
             return error(400, f"expected wait=SECONDS, got {words[:40]!r}")
+        wait = min(max(wait, 0.0), WAIT)
         told = checkin.read_report(await body_of(request, checkin.MAX_BYTES))
         return answered(checkin.written(await self.hub.check_in(known, told, wait, left)))
 
@@ -205,4 +215,12 @@ class Devices:
         return web.Response(status=204)
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
+        if not self.hub.works:
+            raise Busy("the database cannot be used now, or the hub stops")
         return web.json_response({"hub": self.hub.id, "time": self.hub.clock()}, headers=_FRESH)
+
+
+def _shown(request: web.Request) -> list[str]:
+    """The names in the certificate that a client has shown; TLS has checked who signed it."""
+    shown = request.transport.get_extra_info("peercert") if request.transport is not None else None
+    return [text for part in (shown or {}).get("subject", ()) for kind, text in part if kind == "commonName"]

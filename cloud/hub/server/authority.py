@@ -20,7 +20,8 @@ except ModuleNotFoundError as _error:
 
 __all__ = ["Authority"]
 
-_YEARS = timedelta(days=3653)
+_YEARS, _LATE = timedelta(days=3653), timedelta(days=365)
+"""For how long the authority's own certificate is good, and how much of that is left when a start makes it anew."""
 _EARLY = timedelta(minutes=5)
 """Certificates begin a little before they are made: clocks differ."""
 PEM = serialization.Encoding.PEM
@@ -41,11 +42,16 @@ class Authority:
         try:
             raw = file.read_bytes()
             key = serialization.load_pem_private_key(raw, password=None)
-            self._certificate = x509.load_pem_x509_certificate(raw[raw.index(b"-----BEGIN CERTIFICATE") :])
+            self._certificate = _certificate_in(raw)
         except (OSError, ValueError, TypeError) as problem:
             raise HubError(f"{str(file)!r}: expected the key and certificate of a hub's authority: {problem}") from None
         if not isinstance(key, ed25519.Ed25519PrivateKey):
             raise HubError(f"{str(file)!r}: expected an Ed25519 key, got another kind")
+        if self._certificate.not_valid_after_utc - datetime.now(UTC) < _LATE:
+            # The same key under the same name: certificates of devices that it has signed go on.
+            raw = _made(hub, key)
+            write_atomically(file, raw, HubError, mode=0o600)
+            self._certificate = _certificate_in(raw)
         self._key = key
         self.pem = self._certificate.public_bytes(PEM).decode()
         """The authority's certificate, which devices get and a server checks theirs by."""
@@ -69,8 +75,12 @@ class Authority:
         return made.public_bytes(PEM).decode()
 
 
-def _made(hub: str) -> bytes:
-    key = ed25519.Ed25519PrivateKey.generate()
+def _certificate_in(raw: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(raw[raw.index(b"-----BEGIN CERTIFICATE") :])
+
+
+def _made(hub: str, key: ed25519.Ed25519PrivateKey | None = None) -> bytes:
+    key = key or ed25519.Ed25519PrivateKey.generate()
     begins = datetime.now(UTC)
     usage = x509.KeyUsage(
         digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,

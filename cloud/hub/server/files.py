@@ -7,6 +7,7 @@ under their names; metadata do, so that nobody on the way may keep them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from cloud.hub.storage import Storage
 
 __all__ = ["Files"]
 
+LOG = logging.getLogger("msedge.hub")
 _NAME = re.compile(r"(metadata|targets|pieces)(/[A-Za-z0-9_-][A-Za-z0-9._-]*){1,8}")
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})")
 _KEPT = {"metadata": "no-cache"}
@@ -73,9 +75,15 @@ class Files:
             return response
         parts = self._storage.open(name, start)
         while left:
-            part = await asyncio.to_thread(_next, parts)
-            if not part:
-                raise HubError(f"{name}: ended {left} bytes early")
+            try:
+                part = await asyncio.to_thread(_next, parts)
+            except HubError as problem:
+                LOG.error("%s: %s", name, problem)
+                part = b""
+            if not part:  # its length was said: another answer would be taken for the rest
+                if request.transport is not None:
+                    request.transport.abort()
+                return response
             await response.write(part[:left])
             left -= min(len(part), left)
         await response.write_eof()

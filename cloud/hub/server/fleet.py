@@ -20,12 +20,23 @@ from cloud.hub.errors import HubError
 from cloud.hub.rollouts.plan import Plan
 from cloud.hub.rollouts.precedence import assignment, report
 from cloud.hub.rollouts.rollout import Event, Rollout
-from lite_runtime.updates import checkin
+from lite_runtime.updates import checkin, fields
 from lite_runtime.updates.checkin import Application, Assignment, Report
 
-__all__ = ["Fleet", "Known", "Seen"]
+__all__ = ["Fleet", "Known", "Seen", "read_stored"]
 
 _ABSENT = Application()
+_STORED = 16 * checkin.MAX_BYTES
+"""Bytes of a report as the database has it: all fields are written, and text in ASCII."""
+
+
+def read_stored(words: str) -> Report | None:
+    """A device's last report; None if there is none, or it cannot be read, as after a change of its limits: the next
+    one is on its way, and no device may keep a hub from starting."""
+    try:
+        return checkin.read_report(words.encode(), most=_STORED) if words else None
+    except fields.ProtocolError:
+        return None
 
 
 class Known:
@@ -41,9 +52,8 @@ class Known:
             device.batch,
             device.certified,
         )
-        self.applications: Mapping[str, Application] = {}
-        if device.report:
-            self.applications = checkin.read_report(device.report.encode()).applications
+        told = read_stored(device.report)
+        self.applications: Mapping[str, Application] = {} if told is None else told.applications
 
     def attributes(self, told: Report) -> dict[str, str]:
         """What cohorts ask about: what the device says, then what people have said of it."""
@@ -82,6 +92,8 @@ class Fleet:
     def take(self, rollout: Rollout, event: Event) -> Change:
         """Apply an event. Raises HubError if the rollout's state does not allow it."""
         rollout.apply(event)
+        if event.kind == "rebased":
+            self._by_application[rollout.plan.application].sort(key=lambda one: one.order)
         number = self._next.get(rollout.id, 0)
         self._next[rollout.id] = number + 1
         return rollouts.ADD, rollouts.row(rollout.id, number, event)

@@ -23,7 +23,7 @@ from cloud.hub.database.devices import Device
 from cloud.hub.database.engine import Cursor, Database
 from cloud.hub.database.tokens import Token
 from cloud.hub.database.writing import Change, Writer
-from cloud.hub.errors import HubError
+from cloud.hub.errors import DatabaseError, HubError
 from cloud.hub.rollouts.plan import Plan
 from cloud.hub.rollouts.rollout import JUDGE, Event, Rollout
 from cloud.hub.server.authority import Authority
@@ -67,7 +67,7 @@ class Hub:
     def __init__(
         self, settings: Settings, database: Database, folder: Path, clock: Callable[[], float] = time.time
     ) -> None:
-        self.settings, self.clock, self._database = settings, clock, database
+        self.settings, self.clock = settings, clock
         database.serve()
         with database.transaction() as cursor:
             self.id = _fact(cursor, "hub", lambda: secrets.token_hex(8))
@@ -77,7 +77,7 @@ class Hub:
         self.authority = Authority(folder / "authority.pem", self.id)
         self.sessions = Sessions(self.id, bytes.fromhex(key), settings.session, clock)
         self._reader, self._reading = database.another(), Lock()
-        self.writer = Writer(database.another())
+        self.writer = Writer(database)  # the connection that has the lock: without it nothing is written
         self._turn = asyncio.Event()
         self._waiting, self._stale, self._closed = 0, False, False
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -93,7 +93,7 @@ class Hub:
         return await asyncio.to_thread(self._read, call)
 
     def _read(self, call: Callable[[Cursor], T]) -> T:
-        with self._reading, self._reader.transaction() as cursor:
+        with self._reading, self._reader.reading() as cursor:
             return call(cursor)
 
     async def _stored(self, changes: list[Change]) -> None:
@@ -101,8 +101,12 @@ class Hub:
         await self._done(self.writer.store(changes))
 
     async def _run(self, call: Callable[[Cursor], T]) -> T:
-        """A call in a transaction of its own, whose failure leaves memory as it is."""
-        return await asyncio.wrap_future(self.writer.run(call))
+        """A call in a transaction of its own, whose failure leaves memory as it is. Raises Busy if the database
+        failed."""
+        try:
+            return await asyncio.shield(asyncio.wrap_future(self.writer.run(call)))
+        except DatabaseError as problem:
+            raise Busy(f"the hub could not store this: {problem}; come again") from problem
 
     async def _done(self, waiting: Future[T]) -> T:
         try:
@@ -127,21 +131,31 @@ class Hub:
                 await asyncio.sleep(EVERY)
 
     def _keep(self, task: asyncio.Future[Any]) -> None:
+        def ended(task: asyncio.Future[Any]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # it was logged
+
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
+
+    @property
+    def works(self) -> bool:
+        """Whether the database has what is in memory."""
+        return not self._stale and not self._closed
 
     def _ready(self) -> None:
-        if self._stale or self._closed:
+        if not self.works:
             raise Busy("the hub is busy; come again")
 
     async def work(self) -> None:
         """Until cancelled: what rollouts decide as time passes, and removing what is old."""
-        pruned = 0.0
+        pruned = time.monotonic()  # not at once: a machine's clock may be wrong for a while after its start
         while True:
             await asyncio.sleep(EVERY)
             self._decide()
-            if self.clock() - pruned > _PRUNE:
-                pruned = self.clock()
+            if time.monotonic() - pruned > _PRUNE:
+                pruned = time.monotonic()
                 try:
                     await self._run(self._prune)
                 except HubError as problem:
@@ -162,9 +176,8 @@ class Hub:
         self.leave()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await asyncio.to_thread(self.writer.close)
+        await asyncio.to_thread(self.writer.close)  # with the database
         self._reader.close()
-        self._database.close()
 
     # -- devices
 
@@ -205,15 +218,17 @@ class Hub:
             raise Refused(403, "this device is not enrolled here, or was blocked")
         return found
 
-    async def greet(self, asked: Greeting) -> Session:
-        """A session for a device that has answered a challenge. Raises Refused."""
+    async def greet(self, asked: Greeting, bare: bool = False) -> Session:
+        """A session for a device that has answered a challenge. bare: it has shown no certificate, and gets a new one:
+        the last may have been lost on the way. Raises Refused, Busy."""
         known = self.known(asked.device)
         if why := self.sessions.answered(asked, known.key):
             raise Refused(401, f"session: {why}")
         now, certificate = self.clock(), ""
-        if known.certified - now < self.settings.certified / 3:
-            known.certified = now + self.settings.certified
-            await self._run(lambda cursor: devices.mark(cursor, known.id, certified=known.certified))
+        if bare or known.certified - now < self.settings.certified / 3:
+            ends = now + self.settings.certified
+            await self._run(lambda cursor: devices.mark(cursor, known.id, certified=ends))
+            known.certified = ends
             certificate = self.authority.certify(known.id, known.key, self.settings.certified, now)
         return Session(self.sessions.token(known.id), self.settings.session, now, certificate)
 
@@ -234,7 +249,7 @@ class Hub:
         interval = self.settings.watch if seen.open else self.settings.interval
         interval = spread(interval, len(self.fleet.devices), self.settings.capacity)
         seconds = again(known.id, interval, now, self._random.random())
-        return Reply(seconds, session, now, known.received, self.settings.telemetry, seen.applications)
+        return Reply(seconds, session, now, self.known(known.id).received, self.settings.telemetry, seen.applications)
 
     async def told(self, known: Known, batch: Batch) -> None:
         """Add a batch of telemetry up, once. Raises Refused where none is wanted, or too many come."""
@@ -247,6 +262,9 @@ class Hub:
 
     async def _see(self, known: Known, told: Report) -> Seen:
         self._ready()
+        known = self.known(
+            known.id
+        )  # it may have been blocked, or all been read again, while its body came or it waited
         room = self._room(known, told)
         seen = self.fleet.check_in(known, told, self.clock(), room)
         waiting = self.writer.store(seen.changes)
@@ -256,8 +274,9 @@ class Hub:
         return seen
 
     def _room(self, known: Known, told: Report) -> int:
-        """How many events may be stored: all that are new, or none until the device has come less often."""
-        fresh = sum(event.serial > known.received for event in told.events)
+        """How many events may be stored: all that are new, up to those of an hour, or none until the device has come
+        less often."""
+        fresh = min(sum(event.serial > known.received for event in told.events), max(1, int(self.settings.events)))
         return 0 if fresh and self._events.take(known.id, fresh) else fresh
 
     @staticmethod
@@ -322,17 +341,16 @@ class Hub:
         """The token of a person; None for a text that is none, or one of a device."""
         digest, now = sha256(words.encode("utf-8", "replace")).hexdigest(), self.clock()
         found, until = self._people.get(digest, (None, 0.0))
-        if now >= until:
+        if time.monotonic() >= until:  # not by a clock that can be set back
             found = await self.read(lambda cursor: tokens.known(cursor, words, now))
             if len(self._people) > 1000:
                 self._people.clear()
-            self._people[digest] = found, now + _KNOWN
+            self._people[digest] = found, time.monotonic() + _KNOWN
         return found if found is not None and found.scope != "device" else None
 
     async def change(self, identity: str, by: str, **columns: Any) -> None:
-        """Block a device or let it come again, or set its labels. Raises HubError for an unknown one."""
-        known = self.fleet.devices.get(identity)
-        if known is None:
+        """Block a device or let it come again, or set its labels. Raises HubError for an unknown one, Busy."""
+        if identity not in self.fleet.devices:
             raise HubError(f"expected the id of a device, got {identity!r:.80}")
 
         def store(cursor: Cursor) -> None:
@@ -340,6 +358,7 @@ class Hub:
             audit.add(cursor, self.clock(), by, "device", {"device": identity, **columns})
 
         await self._run(store)
+        known = self.fleet.devices[identity]  # the fleet may have been read again meanwhile
         for name, value in columns.items():
             setattr(known, name, value)
 

@@ -22,7 +22,7 @@ class Buckets:
         """0.0 if the name may ask, which is then counted; else the seconds until it may."""
         now = self._clock()
         left, then = self._left.pop(name, (self._most, now))
-        left = min(self._most, left + (now - then) * self._rate)
+        left = min(self._most, left + max(now - then, 0.0) * self._rate)  # a clock that was set back takes nothing
         lacking = count - left
         self._left[name] = (left if lacking > 0 else left - count, now)
         if len(self._left) > self._names:

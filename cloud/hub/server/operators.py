@@ -13,6 +13,7 @@ GET  /v1/audit?after=NUMBER&most=N    the audit log
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,12 +25,12 @@ from cloud.hub.database.tokens import Token
 from cloud.hub.errors import HubError
 from cloud.hub.rollouts.plan import read_plan
 from cloud.hub.server.app import Handler, bearer, body_of
+from cloud.hub.server.fleet import read_stored
 from cloud.hub.server.hub import Hub, Refused
 from cloud.hub.storage import Storage
 from lite_runtime.bundle.strict import parsed
 from lite_runtime.errors import BundleError
 from lite_runtime.updates import fields
-from lite_runtime.updates.checkin import read_report
 
 __all__ = ["Operators"]
 
@@ -114,7 +115,7 @@ class Operators:
         if self._storage is not None:
             prefix = f"targets/{plan.application}/{plan.version}/"
             storage = self._storage
-            if not await self._hub.read(lambda cursor: next(storage.names(prefix), "")):
+            if not await asyncio.to_thread(lambda: next(storage.names(prefix), "")):  # S3 may take its time
                 raise HubError(f"{plan.application} {plan.version}: expected a release in the repository, got none; "
                                "msedge hub add makes it")  # fmt: skip
         return web.json_response((await self._hub.start(plan, token.name)).data(), status=201)
@@ -170,7 +171,7 @@ async def _table(request: web.Request, *keys: str) -> dict[str, Any]:
 
 def _shown(device: devices.Device) -> dict[str, Any]:
     """A device for people, with its last report."""
-    report = fields.plain(read_report(device.report.encode())) if device.report else None
+    report = fields.plain(read_stored(device.report))
     left_out = ("batch", "received", "report")
     rest = {name: value for name, value in device._asdict().items() if name not in left_out}
     return {**json.loads(json.dumps(rest)), "report": report}

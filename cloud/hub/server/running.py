@@ -37,6 +37,8 @@ MOST = 20_000
 """Connections at once."""
 GRACE = 10.0
 """Seconds for requests that are under way when the hub stops."""
+HANDSHAKE = 15.0
+"""Seconds for the handshake of TLS: until its end a connection is not among those that are counted."""
 _BACKLOG = 2048
 
 
@@ -114,7 +116,10 @@ async def _listening(
         )  # fmt: skip
 
     try:
-        found = await loop.create_server(connection, host or None, port, ssl=tls, backlog=_BACKLOG)
+        limit = None if tls is None else HANDSHAKE
+        found = await loop.create_server(
+            connection, host or None, port, ssl=tls, backlog=_BACKLOG, ssl_handshake_timeout=limit
+        )
     except (OSError, UnicodeError) as problem:
         await runner.cleanup()
         why = problem.strerror if isinstance(problem, OSError) else str(problem)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from cloud.hub.database.opening import opened
 from cloud.hub.database.writing import Writer
 from cloud.hub.errors import HubError
 from cloud.hub.rollouts.rollout import Event, Rollout
+from tests.conftest import ROOT
 
 PLAN = {"application": "keys", "version": "2", "steps": [100], "soak": 0, "patience": 0}
 
@@ -327,12 +330,208 @@ def test_one_hub_serves_from_a_database(address: str, database: Database) -> Non
     other.close()
 
 
+def test_a_call_that_is_cancelled_does_not_end_the_writer(database: Database) -> None:
+    """As where a request, or the hub's own work, is ended while the database works for it."""
+    writer = Writer(database.another())
+    begun, gate = threading.Event(), threading.Event()
+
+    def slow(cursor: Cursor) -> int:
+        begun.set()
+        gate.wait(60)
+        return 1
+
+    first = writer.run(slow)
+    begun.wait(60)
+    second = writer.run(lambda cursor: 2)
+    assert not first.cancel() and second.cancel()
+    gate.set()
+    assert first.result(60) == 1
+    assert writer.run(lambda cursor: 3).result(60) == 3
+    writer.close()
+
+
+def test_a_database_that_fails_in_a_call_loses_nothing_of_the_others(database: Database) -> None:
+    """SQLite may undo the whole transaction then, and PostgreSQL takes no more of it: all is done again."""
+    import psycopg
+
+    writer = Writer(database.another())
+    gate, failed = threading.Event(), []
+    writer.run(lambda cursor: gate.wait(60))
+    row = ("d1", 1, 1.0, 1.0, "x", "", "", "")
+    before = writer.store([(devices.EVENT, row)])
+
+    def full(cursor: Cursor) -> str:
+        devices.add(cursor, device(1))
+        if not failed:
+            failed.append(1)
+            raise (sqlite3.OperationalError if "sqlite" in database.shown else psycopg.OperationalError)("disk full")
+        return "stored"
+
+    call = writer.run(full)
+    after = writer.store([(devices.EVENT, ("d1", 2, *row[2:]))])
+    gate.set()
+    assert (before.result(60), call.result(60), after.result(60)) == (None, "stored", None)
+    assert writer.run(lambda cursor: [len(devices.events(cursor, "d1")), len(list(devices.all_of(cursor)))]).result(
+        60
+    ) == [2, 1]
+    writer.close()
+
+
+def test_who_reads_keeps_no_writer_waiting(database: Database) -> None:
+    reader = database.another()
+    with database.transaction() as cursor:
+        devices.add(cursor, device(1))
+    with reader.reading() as through:
+        assert len(list(devices.all_of(through))) == 1
+        with database.transaction() as cursor:
+            devices.add(cursor, device(2))
+        assert len(list(devices.all_of(through))) == 1  # what it reads is of one moment
+    reader.close()
+
+
+def test_the_first_ones_make_the_tables_together(address: str) -> None:
+    found: list[Any] = []
+
+    def first() -> None:
+        try:
+            opened(address).close()
+            found.append(None)
+        except HubError as problem:
+            found.append(problem)
+
+    some = [threading.Thread(target=first) for _ in range(6)]
+    for one in some:
+        one.start()
+    for one in some:
+        one.join()
+    assert found == [None] * 6
+
+
+def test_an_event_that_cannot_follow_is_left_out(database: Database) -> None:
+    """The pause before it could not be stored."""
+    with database.transaction() as cursor:
+        for number, event in enumerate([Event("started", 1.0, data=PLAN), Event("resumed", 2.0), Event("paused", 3.0)]):
+            cursor.run(rollouts.ADD, *rollouts.row("r1", number, event))
+        cursor.run(rollouts.ADD, *rollouts.row("r2", 0, Event("started", 1.0, data={"application": "?"})))
+    with database.transaction() as cursor:
+        ((rollout, following),) = rollouts.load(cursor).values()
+    assert (rollout.status, following) == ("paused", 3)
+
+
+# -- PostgreSQL alone --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def postgres(postgres_server: str, request: pytest.FixtureRequest) -> str:
+    import psycopg
+
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(b"DROP DATABASE IF EXISTS alone WITH (FORCE)")
+        connection.execute(b"CREATE DATABASE alone")
+    return postgres_server.replace("/postgres?", "/alone?")
+
+
+def lost(address: str) -> None:
+    """All connections break, as when the server is started anew."""
+    import psycopg
+
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                           b" WHERE datname = current_database() AND pid <> pg_backend_pid()")  # fmt: skip
+
+
+def test_a_hub_whose_connection_was_lost_still_has_its_lock(postgres: str) -> None:
+    hub, other = opened(postgres), opened(postgres)
+    hub.serve()
+    writer = Writer(hub)
+    lost(postgres)
+    assert writer.run(lambda cursor: cursor.one("SELECT 1")).result(60) == (1,)
+    other.close()
+    other = opened(postgres)
+    with pytest.raises(HubError, match="another hub serves"):
+        other.serve()
+    writer.close()
+    other.serve()
+    other.close()
+
+
+def test_a_hub_that_lost_its_lock_to_another_writes_nothing_more(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cloud.hub.database import postgres as module
+
+    monkeypatch.setattr(module, "_MOMENT", 0.2)
+    hub = opened(postgres)
+    hub.serve()
+    writer = Writer(hub)
+    lost(postgres)
+    other = opened(postgres)
+    other.serve()
+    with pytest.raises(HubError, match="another hub serves"):
+        writer.run(lambda cursor: cursor.one("SELECT 1")).result(60)
+    other.close()
+    assert writer.run(lambda cursor: cursor.one("SELECT 1")).result(60) == (1,)
+    writer.close()
+
+
+def test_who_may_make_no_schema_uses_the_one_that_is_there(postgres: str) -> None:
+    import psycopg
+
+    opened(postgres).close()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        for words in (b"DROP ROLE IF EXISTS little", b"CREATE ROLE little LOGIN",
+                      b"GRANT ALL ON SCHEMA msedge TO little",
+                      b"GRANT ALL ON ALL TABLES IN SCHEMA msedge TO little"):  # fmt: skip
+            connection.execute(words)
+    made = opened(postgres.replace("msedge@", "little@"))
+    with made.transaction() as cursor:
+        devices.add(cursor, device(1))
+    made.close()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(b"DROP OWNED BY little")
+        connection.execute(b"DROP ROLE little")
+
+
+@pytest.mark.parametrize("address", ["postgresql://ann:hush@[::1/hub", "postgresql://ann:hush@127.0.0.1:1/hub"])
+def test_no_message_tells_a_password(address: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(HubError, match="cannot open PostgreSQL") as caught:
+        opened(address)
+    assert "hush" not in str(caught.value)
+
+
 # -- SQLite alone ------------------------------------------------------------------------------------------------------
 
 
 def test_a_database_is_its_owners_alone(tmp_path: Path) -> None:
+    """With the files beside it, from the first byte on: they hold the key of sessions."""
+    made = opened(str(tmp_path / "hub.sqlite"))
+    assert {path.name for path in tmp_path.iterdir()} == {"hub.sqlite", "hub.sqlite-wal", "hub.sqlite-shm"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
+    made.close()
+    os.chmod(tmp_path / "hub.sqlite", 0o644)
     opened(str(tmp_path / "hub.sqlite")).close()
     assert os.stat(tmp_path / "hub.sqlite").st_mode & 0o077 == 0
+
+
+def test_a_process_that_looks_in_takes_nothing_away(tmp_path: Path) -> None:
+    """Another process that opens the database and closes it must find that it is in use: as the last one it would
+    remove the log that this process writes to. Locks end when a process closes any handle of the file."""
+    path = str(tmp_path / "hub.sqlite")
+    first = opened(path)
+    second = first.another()
+    code = f"from cloud.hub.database.opening import opened; opened({path!r}).close()"
+    for number in (1, 2):
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+        assert (tmp_path / "hub.sqlite-wal").exists()
+        with second.transaction() as cursor:
+            devices.add(cursor, device(number))
+    first.close()
+    second.close()
+    again = opened(path)
+    with again.reading() as cursor:
+        assert len(list(devices.all_of(cursor))) == 2
+    again.close()
 
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from cloud.hub.server.sessions import ANSWER, Sessions
 from edge.agent.conversation import Conversation, LaterError, RefusedError
 from edge.agent.identity import Identity
-from lite_runtime.updates import checkin, enrolment
+from lite_runtime.updates import checkin, enrolment, fields
 from lite_runtime.updates.checkin import Application, Event, Outcome, Report
 from lite_runtime.updates.enrolment import Greeting
 from tests.cloud.hub.serving import Running, running
@@ -299,6 +299,44 @@ def test_what_waits_for_a_body_ends(hub: Running, monkeypatch: pytest.MonkeyPatc
         assert b" 408 " in open_.recv(1000)
 
 
+@pytest.mark.parametrize("words", ["nan", "inf", "-inf", "1e999", "x", ""])
+def test_a_wait_that_is_no_time_is_refused(words: str, hub: Running) -> None:
+    """A timer at "not a number" would put those of all others out of order."""
+    device = hub.device("one")
+    device._session()
+    found = hub.ask("POST", f"/v1/check-in?wait={words}", checkin.written(ONE), device._token)
+    assert (found.status, "expected wait=SECONDS" in found.error) == (400, True)
+    device.close()
+
+
+def test_a_flood_of_files_is_told_when_to_come_again(tmp_path: Path) -> None:
+    (tmp_path / "repository" / "pieces").mkdir(parents=True)
+    (tmp_path / "repository" / "pieces" / "abc").write_bytes(b"x")
+    database = str(tmp_path / "hub.sqlite")
+    with running(tmp_path / "hub", database, repository=str(tmp_path / "repository"), files=0.1, burst=20.0) as hub:
+        device = hub.device("one")
+        for _ in range(2):
+            assert list(device.open("pieces/abc")) == [b"x"]
+        with pytest.raises(LaterError) as caught:
+            list(device.open("pieces/abc"))
+        assert 5 < caught.value.seconds <= 10
+        device.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [("10.0.0.1", "10.0.0.1"), ("2001:db8::1", "2001:db8::/64"), ("2001:db8:0:0:ffff::9", "2001:db8::/64"),
+     ("::ffff:10.0.0.1", "10.0.0.1"), ("fe80::1%eth0", "fe80::/64"), ("a:b", "a:b"), ("", "")],
+)  # fmt: skip
+def test_addresses_of_a_network_of_ipv6_are_one(address: str, name: str) -> None:
+    from cloud.hub.server.app import address_of
+
+    class Asked:
+        remote, headers = address, dict[str, str]()
+
+    assert address_of(Asked(), ()) == name  # type: ignore[arg-type]
+
+
 def test_idle_connections_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cloud.hub.server import running as module
 
@@ -323,6 +361,32 @@ def test_more_connections_than_allowed_are_closed_at_once(tmp_path: Path, monkey
             assert late.recv(1000) == b""
         for one in kept:
             one.close()
+
+
+def test_a_report_that_grows_when_it_is_stored_stops_no_hub(tmp_path: Path) -> None:
+    """Within the limits as it is sent, beyond them as the database has it: letters of four bytes take twelve there."""
+    letters = "\U0001f980" * 256
+    wide = {f"a{n}": Application("1", outcome=Outcome("1", "r", "failed", letters)) for n in range(60)}
+    told = ONE._replace(attributes={f"k{n}": letters for n in range(60)}, applications=wide)
+    sent = json.dumps({"protocol": 1, **fields.plain(told)}, ensure_ascii=False).encode()
+    assert len(sent) < checkin.MAX_BYTES < len(checkin.written(told))
+    for turn in range(2):
+        with running(tmp_path / "hub", str(tmp_path / "hub.sqlite")) as hub:
+            if not hub.hub.fleet.devices:
+                device = hub.device("one")
+                device._session()
+                assert hub.ask("POST", "/v1/check-in", sent, device._token).status == 200
+                device.close()
+            (known,) = hub.hub.fleet.devices.values()
+            assert len(known.applications) == 60
+            shown = hub.order("GET", f"/v1/fleet/devices/{known.id}", token=hub.token(f"v{turn}", "viewer")).json
+            assert len(shown["report"]["applications"]) == 60
+    with running(tmp_path / "hub", str(tmp_path / "hub.sqlite")) as hub:
+        hub.call(hub.hub._run(lambda cursor: cursor.run("UPDATE devices SET report = 'damaged'")))
+    with running(tmp_path / "hub", str(tmp_path / "hub.sqlite")) as hub:
+        (known,) = hub.hub.fleet.devices.values()
+        assert known.applications == {}
+        assert hub.order("GET", f"/v1/fleet/devices/{known.id}", token=hub.viewer).json["report"] is None
 
 
 # -- false reports -----------------------------------------------------------------------------------------------------
@@ -397,8 +461,10 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
 def guarded(tmp_path: Path) -> Iterator[tuple[Running, str]]:
     """A hub over TLS that asks for devices' certificates, and the authority of its own."""
     cert, key = certificate(tmp_path, "hub")
-    database = str(tmp_path / "hub.sqlite")
-    with running(tmp_path / "hub", database, certificate=str(cert), key=str(key), clients=True) as made:
+    (tmp_path / "repository" / "pieces").mkdir(parents=True)
+    (tmp_path / "repository" / "pieces" / "abc").write_bytes(b"content")
+    told = {"certificate": str(cert), "key": str(key), "clients": True, "repository": str(tmp_path / "repository")}
+    with running(tmp_path / "hub", str(tmp_path / "hub.sqlite"), **told) as made:
         yield made, str(cert)
 
 
@@ -460,6 +526,36 @@ def test_after_two_years_in_a_drawer_a_device_gets_a_new_certificate(guarded: tu
     device.close()
 
 
+def test_a_new_certificate_that_was_lost_on_the_way_locks_no_device_out(guarded: tuple[Running, str]) -> None:
+    """The hub believes that the device has it; the one that the device has expires."""
+    hub, authority = guarded
+    device = hub.device("one", authority=authority)
+    known = hub.hub.fleet.devices[name_of(device)]
+    old = hub.hub.authority.certify(known.id, known.key, 60.0, time.time() - 1000)
+    device.identity.certify(old)
+    assert known.certified > time.time() + 80 * 86_400
+    device.close()
+    assert device.check_in(ONE).received == 0
+    assert device.identity.certificate is not None and old not in device.identity.certificate.read_text()
+    device.close()
+
+
+def test_a_connection_that_breaks_once_locks_no_device_out(guarded: tuple[Running, str]) -> None:
+    """The device tries without its certificate then, in case that was the reason, and with it again."""
+    hub, authority = guarded
+    device = hub.device("one", authority=authority)
+    device.check_in(ONE)
+    for fresh in (False, True):
+        device.close()
+        device._bare = True
+        device._token = "" if fresh else device._token
+        assert device.check_in(ONE).received == 0 and not device._bare
+    device.close()
+    device._bare = True
+    assert list(device.open("pieces/abc")) == [b"content"] and not device._bare
+    device.close()
+
+
 def test_a_device_keeps_no_certificate_of_another_key(hub: Running, tmp_path: Path) -> None:
     from edge.agent.errors import AgentError
 
@@ -485,6 +581,26 @@ def test_the_authority_survives_a_restart_and_is_its_owners_alone(tmp_path: Path
 
     with pytest.raises(HubError, match="expected the key and certificate"), running(tmp_path / "hub", database):
         pass
+
+
+def test_an_authority_that_is_about_to_expire_is_renewed_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cryptography import x509
+
+    from cloud.hub.server import authority as module
+    from cloud.hub.server.authority import Authority
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_YEARS", timedelta(days=100))
+        old = Authority(tmp_path / "authority.pem", "h")
+    device = x509.load_pem_x509_certificate(
+        old.certify("d", Identity(tmp_path / "d").public, 60.0, time.time()).encode()
+    )
+    new, again = (Authority(tmp_path / "authority.pem", "h") for _ in range(2))
+    made = x509.load_pem_x509_certificate(new.pem.encode())
+    assert made.not_valid_after_utc > datetime.now(UTC) + timedelta(days=3000) and again.pem == new.pem != old.pem
+    device.verify_directly_issued_by(made)
 
 
 def test_a_copied_identity_is_the_same_device(hub: Running, tmp_path: Path) -> None:

@@ -224,6 +224,37 @@ def test_a_version_that_fails_after_its_trial_counts_as_bad() -> None:
     assert rollout.counts()["bad"] == 9 or rollout.status == "aborted"
 
 
+def test_a_full_disk_is_not_the_last_word() -> None:
+    """It is tried again: what becomes of the version then counts, once."""
+    fleet = Fleet(4, lambda name, version: "failed")
+    rollout = fleet.start("r1", steps=[100], soak=1000, patience=1000)
+    fleet.go(2)
+    assert rollout.counts() == {"": 0, "good": 0, "bad": 0, "neutral": 4}
+    for name, kind in (("d0", "committed"), ("d1", "self-test"), ("d2", "refused")):
+        fleet.devices[name] = Application("1", outcome=Outcome("2", "r1", kind))
+    fleet.devices["d3"] = Application("2")
+    before = len(fleet.events["r1"])
+    fleet.go(3)
+    assert rollout.counts() == {"": 0, "good": 2, "bad": 1, "neutral": 1} and rollout.open == 0
+    assert len(fleet.events["r1"]) == before + 3
+
+
+def test_a_clock_that_was_set_back_stops_no_rollout() -> None:
+    """It began in a future that was none; what is started after it comes before it all the same."""
+    fleet = Fleet(40, well)
+    fleet.now += 1e8
+    old = fleet.start("old", steps=[50, 100])
+    fleet.go(1)
+    fleet.now -= 1e8 - 30
+    fleet.go(30)
+    assert old.status == "completed" and fleet.versions() == {"2": 40}
+    assert [event.kind for event in fleet.events["old"]].count("rebased") == 1
+    new = fleet.start("new", version="3", steps=[100])
+    assert fleet.rollouts == [new, old] and sorted(fleet.rollouts, key=lambda one: one.order) == [new, old]
+    fleet.go(10)
+    assert new.status == "completed" and fleet.versions() == {"3": 40}
+
+
 def test_a_device_counts_once_whatever_it_says() -> None:
     """False reports: one device that says again and again that the version failed."""
     fleet = Fleet(20, badly)

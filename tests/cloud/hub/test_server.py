@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cloud.hub.database import audit, devices
-from cloud.hub.errors import HubError
+from cloud.hub.errors import DatabaseError, HubError, StorageError
 from cloud.hub.server.limits import Buckets
 from cloud.hub.server.pacing import again, spread
 from cloud.hub.server.settings import Settings, read_settings
@@ -185,6 +185,82 @@ def test_what_could_not_be_stored_is_not_told(hub: Running, monkeypatch: pytest.
     device.close()
 
 
+def test_a_database_that_fails_is_for_later(hub: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for who enrols: the device is not refused, and its token still works."""
+    device, token = hub.conversation("one"), hub.token("t")
+
+    def full(*_: Any) -> None:
+        raise DatabaseError("disk full")
+
+    monkeypatch.setattr(hub.hub.writer, "_stored", full)
+    with pytest.raises(LaterError, match="disk full") as caught:
+        device.enrol(token, {})
+    assert caught.value.seconds == 5
+    monkeypatch.undo()
+    device.enrol(token, {})
+    assert device.check_in(ONE).received == 0
+    device.close()
+
+
+def test_a_hub_without_its_database_is_not_well(hub: Running) -> None:
+    assert hub.ask("GET", "/v1/health").status == 200
+    hub.hub._stale = True
+    found = hub.ask("GET", "/v1/health")
+    assert (found.status, found.headers["Retry-After"]) == (503, "5")
+    hub.hub._stale = False
+
+
+def test_a_device_that_was_blocked_while_it_waited_gets_no_answer(hub: Running) -> None:
+    device, operator = hub.device("one"), hub.token("ann", "operator")
+    device.check_in(ONE)
+    found: list[Any] = []
+
+    def wait() -> None:
+        try:
+            found.append(device.check_in(ONE, wait=55))
+        except RefusedError as problem:
+            found.append(str(problem))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: hub.hub._waiting == 1)
+    path = f"/v1/fleet/devices/{device.identity.enrolled.device}"  # type: ignore[union-attr]
+    assert hub.order("POST", path, {"state": "blocked"}, operator).status == 200
+    assert hub.order("POST", "/v1/rollouts", PLAN, operator).status == 201
+    thread.join()
+    assert "was blocked" in found[0]
+    device.close()
+
+
+def test_a_block_outlives_a_fleet_that_is_read_again_meanwhile(hub: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fleet was read before the block was stored, and takes its place after."""
+    from cloud.hub.server.fleet import Fleet
+
+    device, operator = hub.device("one"), hub.token("ann", "operator")
+    identity = device.identity.enrolled.device  # type: ignore[union-attr]
+    real = hub.hub._run
+
+    async def late(call: Any) -> Any:
+        hub.hub.fleet = await real(Fleet)
+        return await real(call)
+
+    monkeypatch.setattr(hub.hub, "_run", late)
+    assert hub.order("POST", f"/v1/fleet/devices/{identity}", {"state": "blocked"}, operator).json["state"] == "blocked"
+    monkeypatch.undo()
+    with pytest.raises(RefusedError, match="was blocked"):
+        device.check_in(ONE)
+    device.close()
+
+
+def test_more_events_than_an_hour_may_have_come_in_parts(tmp_path: Path) -> None:
+    with running(tmp_path / "hub", str(tmp_path / "hub.sqlite"), events=50.0) as hub:
+        device = hub.device("one")
+        many = ONE._replace(events=tuple(Event(n, 1.0, "x") for n in range(1, 201)))
+        assert device.check_in(many).received == 50
+        assert device.check_in(many).received == 50
+        device.close()
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +325,26 @@ def test_files_of_a_storage_that_is_no_folder_come_in_parts(
     assert hub.ask("HEAD", "/repository/pieces/abc", token=device._token).headers["Content-Length"] == "100000"
 
 
+def test_a_storage_that_fails_in_the_middle_gives_no_other_bytes(shelf: tuple[Running, Conversation]) -> None:
+    """The error is no part of the file."""
+
+    class Broken:
+        def size(self, name: str) -> int:
+            return 100_000
+
+        def open(self, name: str, start: int) -> Iterator[bytes]:
+            yield b"0" * 1000
+            raise StorageError("the disk is broken")
+
+    hub, device = shelf
+    (files,) = _handlers(hub)
+    files._storage = Broken()
+    got: list[bytes] = []
+    with pytest.raises(LaterError):
+        got.extend(device.open("pieces/abc"))
+    assert set(b"".join(got)) <= {ord("0")}
+
+
 def _handlers(hub: Running) -> list[Any]:
     import gc
 
@@ -292,6 +388,16 @@ def test_buckets() -> None:
     for name in "cdefg":
         buckets.take(name)
     assert len(buckets) == 3
+
+
+def test_a_clock_that_is_set_back_empties_no_bucket() -> None:
+    now = 1e9
+    buckets = Buckets(1.0, 2.0, lambda: now)
+    assert buckets.take("a") == 0
+    now = 0.0
+    assert [buckets.take("a"), buckets.take("a")] == [0, 1.0]
+    now = 1.0
+    assert buckets.take("a") == 0
 
 
 def test_backoff_doubles_and_forgets() -> None:

@@ -179,3 +179,14 @@ def test_a_collector_gets_the_figures(tmp_path: Path) -> None:
         server.shutdown()
     assert b"msedge.hub.requests" in bodies[-1]
     assert b"/v1/check-in" in bodies[-1]
+
+
+def test_no_device_fills_the_disk_with_names(hub: Running) -> None:
+    one, two = device(hub, "one"), device(hub, "two")
+    for serial in range(1, 8):
+        parts = tuple(Part("keys", "1", 0.0, 1.0, {f"n{serial}-{n}": 1 for n in range(100)}) for _ in range(2))
+        one.telemetry(written(Batch(serial, parts)))
+    two.telemetry(written(Batch(1, (Part("keys", "1", 0.0, 1.0, {"n1-1": 5, "late": 1}),))))
+    rows = found(hub)
+    assert len(rows) == stored.MOST_NAMES
+    assert rows["counter n1-1 1"] == {"number": 7} and "counter late 1" not in rows
