@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -139,11 +141,14 @@ def add(
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="FILE", help="The store of training runs, to name the run.")
     ] = None,
+    builder: Annotated[
+        str, typer.Option("--builder", metavar="URI", help="The platform that converted it; default: the team itself.")
+    ] = "",
     keys: KeyFolders = None,
     passphrase: Passphrase = None,
     as_json: Json = False,
 ) -> None:
-    """Store and sign a version of an application. Devices run it once it is promoted to a channel."""
+    """Store and sign a version of an application, and where it comes from. Devices run it once it is promoted."""
     from cloud.hub.repository.origin import origin
     from cloud.hub.repository.releases import Releases
     from lite_runtime.updates.release import Requirements
@@ -153,12 +158,60 @@ def add(
         raise typer.BadParameter("two files have the same name; NAME=FILE gives one another", param_hint="FILE")
     said = origin(named, runs) | _pairs(lineage, "--lineage")
     needs = Requirements(memory, latency, tuple(target or ()), runtime)
-    made = Releases(_repository(repository, keys, passphrase)).add(application, version, named, needs, said)
+    if builder and not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:\S+$", builder):
+        raise typer.BadParameter(f"expected a URI such as https://ci.example.org/release, got {builder!r}",
+                                 param_hint="--builder")  # fmt: skip
+    made = Releases(_repository(repository, keys, passphrase)).add(application, version, named, needs, said, builder)
     new = f"{made.pieces - made.shared} of {made.pieces} pieces are new, {bytes_text(made.size - made.saved)}"
+    by = f"attested by {', '.join(made.attested)}" if made.attested else "not attested, as no key of it is here"
     _told(
-        repository, made.outcome, f"added {application} {version}: {new}", as_json, application=application,
+        repository, made.outcome, f"added {application} {version}: {new}; {by}", as_json, application=application,
         version=version, pieces=made.pieces, shared=made.shared, bytes=made.size, saved=made.saved, lineage=said,
+        attested=made.attested,
     )  # fmt: skip
+
+
+def provenance(
+    repository: Where,
+    application: App,
+    version: Version,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the signed lines (.intoto.jsonl) for other tools."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what is attested of a version: what its bundles were made of, how and by whom. Exit code 1: no key that
+    counts has signed that."""
+    from cloud.hub.repository.releases import Releases
+    from lite_runtime._files import write_atomically
+
+    releases = Releases(_repository(repository, [], None))
+    found = [(one, releases.signers(one)) for one in releases.attestations(application, version)]
+    if output is not None:
+        write_atomically(output, releases.envelopes(application, version))
+    if as_json:
+        rows = [{"statement": one.statement, "signed_by": names} for one, names in found]
+        emit({"repository": repository, "application": application, "version": version, "attestations": rows})
+    else:
+        for one, names in found:
+            _show_attestation(one.statement, names)
+    if not found or not all(names for _, names in found):
+        say(f"warning: {application} {version} is not attested by a key that counts; msedge hub add once more")
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _show_attestation(statement: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    subject, predicate = statement["subject"][0], statement["predicate"]
+    definition, run = predicate["buildDefinition"], predicate["runDetails"]
+    print(f"{subject['name']}  sha256 {subject['digest']['sha256']}")
+    print(f"  signed by {', '.join(names) or 'no key that counts'}; {definition['buildType']}")
+    print(f"  made by {run['builder']['id']} with msedge {run['builder'].get('version', {}).get('msedge', 'unknown')}")
+    for one in definition.get("resolvedDependencies", ()):
+        digest = ", ".join(f"{kind} {value}" for kind, value in one.get("digest", {}).items())
+        print(f"  of {one.get('name', 'something')}: {digest or one.get('uri', '')}")
+    for key, value in definition["externalParameters"].items():
+        print(f"  {key}: {json.dumps(value, sort_keys=True) if isinstance(value, dict) else value}")
 
 
 def promote(
@@ -181,6 +234,31 @@ def promote(
         repository, outcome, f"{channel} of {application}: {versions}", as_json, application=application,
         channel=channel, versions=now.versions, serial=now.serial,
     )  # fmt: skip
+
+
+def deltas(
+    repository: Where,
+    application: App,
+    version: Version,
+    before: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from", metavar="VERSION", help="One that devices have; repeatable. Default: all of channels."
+        ),
+    ] = None,
+    keys: KeyFolders = None,
+    passphrase: Passphrase = None,
+    as_json: Json = False,
+) -> None:
+    """Make deltas, by which devices get a version from the one that they have. Needs the hub's keys."""
+    from cloud.hub.repository.releases import Releases
+
+    made = Releases(_repository(repository, keys, passphrase)).make_deltas(application, version, before or ())
+    size = bytes_text(sum(made.deltas.values()))
+    what = f"made {len(made.deltas)} deltas to {application} {version}, {size}; {made.useless} would save nothing"
+    rows = [{"from": old, "to": new, "bytes": count} for (old, new), count in made.deltas.items()]
+    _told(repository, made.outcome, what, as_json, application=application, version=version, deltas=rows,
+          useless=made.useless)  # fmt: skip
 
 
 def remove(
@@ -313,6 +391,8 @@ def _show(found: Status) -> None:
     for name, about in found.applications.items():
         held = "; ".join(f"{channel}: {', '.join(each) or 'none'}" for channel, each in about["channels"].items())
         out.print(f"{name}: versions {', '.join(about['versions']) or 'none'}; {held or 'no channels'}")
+        if bare := [version for version, names in about["attested"].items() if not names]:
+            out.print(f"{name}: not attested: {', '.join(bare)}")
     for role_name in found.expiring:
         say(f"warning: {role_name} expires soon or has expired; msedge hub renew, or publish for the hub's roles")
     for role_name, text in found.waiting.items():
@@ -387,7 +467,9 @@ COMMANDS: Mapping[str, Any] = {
     "init": init,
     "delegate": delegate,
     "add": add,
+    "deltas": deltas,
     "promote": promote,
+    "provenance": provenance,
     "remove": remove,
     "rotate": rotate,
     "sign": sign,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lite_runtime.errors import MsedgeError
 from lite_runtime.updates.release import may_name
 
-__all__ = ["CHANNELS", "DELTAS", "METADATA", "RESERVED", "channel_target", "delta_target", "file_of_piece"]
-__all__ += ["file_of_target", "is_application", "release_target"]
+__all__ = ["CHANNELS", "DELTAS", "METADATA", "RESERVED", "attestation_target", "channel_target", "delta_target"]
+__all__ += ["file_of_piece", "file_of_target", "is_application", "release_target"]
 
 METADATA = "metadata"
 CHANNELS, DELTAS = "channels", "deltas"
@@ -25,6 +25,11 @@ def release_target(application: str, version: str) -> str:
     if version == CHANNELS:
         raise MsedgeError(f"expected another version than {CHANNELS!r}, where channels are kept")
     return f"{application}/{version}/release.json"
+
+
+def attestation_target(application: str, version: str) -> str:
+    """The target that attests where a release comes from; devices do not read it. Raises MsedgeError as above."""
+    return f"{release_target(application, version).removesuffix('.json')}.intoto.jsonl"
 
 
 def channel_target(application: str, name: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from securesystemslib.signer import CryptoSigner
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Snapshot, Targets, Timestamp
 
@@ -96,6 +97,11 @@ class Draft:
                     signer = None if keyid in made.signatures else self.keys.signer(keyid)
                     if signer is not None:
                         made.sign(signer, append=True)
+
+    def signers(self, role: str) -> list[CryptoSigner]:
+        """The keys that are there of those that sign a role now."""
+        found = (self.keys.signer(keyid) for keyid in _keyids(self.delegators(role)[-1], role))
+        return [one for one in found if one is not None]
 
     def lacks(self, role: str) -> str:
         """Which signatures a role's new version lacks; "" for none. A root needs the keys of the root before it too."""

@@ -9,7 +9,10 @@ from pathlib import Path
 from lite_runtime import bundle
 from lite_runtime.updates.release import may_name
 
-__all__ = ["origin"]
+__all__ = ["FACTS", "origin"]
+
+FACTS = ("source", "parent", "run")
+"""What is found out about a file, and added to its name in a lineage."""
 
 
 def origin(files: Mapping[str, str | os.PathLike[str]], runs: Path | None = None) -> dict[str, str]:
@@ -21,8 +24,8 @@ def origin(files: Mapping[str, str | os.PathLike[str]], runs: Path | None = None
     found: dict[str, str] = {}
     for name, path in files.items():
         said = bundle.read(os.fspath(path)).provenance
-        facts = {"source": said.get("source_digest"), "parent": said.get("parent"), "run": _run(path, runs)}
-        found |= {f"{name}.{key}": str(value) for key, value in facts.items() if value and may_name(f"{name}.{key}")}
+        facts = zip(FACTS, (said.get("source_digest"), said.get("parent"), _run(path, runs)), strict=True)
+        found |= {f"{name}.{key}": str(value) for key, value in facts if value and may_name(f"{name}.{key}")}
     return found
 
 

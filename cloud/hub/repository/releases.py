@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -12,15 +14,18 @@ from typing import Any, NamedTuple
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
 from cloud.hub.errors import HubError
-from cloud.hub.repository.draft import STAGED, Outcome
-from cloud.hub.repository.repository import Repository
-from cloud.hub.repository.shelf import Shelf, file_of
+from cloud.hub.repository.attestation import Attestation, opened, sealed, statement
+from cloud.hub.repository.draft import STAGED, Draft, Outcome
+from cloud.hub.repository.repository import Repository, delegator_keys
+from cloud.hub.repository.shelf import Shelf, file_of, names_of
+from lite_runtime import bundle
 from lite_runtime._mapping import mapped
 from lite_runtime.updates.pieces import file_of as file_of_bundle
 from lite_runtime.updates.places import (
     CHANNELS,
     DELTAS,
     METADATA,
+    attestation_target,
     channel_target,
     delta_target,
     file_of_piece,
@@ -38,17 +43,27 @@ from lite_runtime.updates.release import (
     written,
 )
 
-__all__ = ["Added", "Pruned", "Releases"]
+__all__ = ["Added", "Made", "Pruned", "Releases"]
 
 
 class Added(NamedTuple):
-    """What a release took. pieces: how many, size: their bytes; shared: pieces, saved: bytes that were there before."""
+    """What a release took. pieces: how many, size: their bytes; shared: pieces, saved: bytes that were there before.
+    attested: names of the keys that signed where its bundles come from."""
 
     release: Release
     pieces: int
     size: int
     shared: int
     saved: int
+    outcome: Outcome
+    attested: tuple[str, ...] = ()
+
+
+class Made(NamedTuple):
+    """Deltas that were made: their bytes by the SHA-256 of old and new file. useless: how many would save nothing."""
+
+    deltas: Mapping[tuple[str, str], int]
+    useless: int
     outcome: Outcome
 
 
@@ -138,8 +153,11 @@ class Releases:
         files: Mapping[str, str | os.PathLike[str]],
         requirements: Requirements | None = None,
         lineage: Mapping[str, str] = MappingProxyType({}),
+        builder: str = "",
     ) -> Added:
         """Store bundles (by the name that they have on devices) and sign them as a version. A version is never changed.
+        With a key of the application at hand it is attested where they come from, also afterwards. builder: a URI of
+        the platform that converted them.
 
         Raises HubError if the version exists with other content, BundleError for a file that is no bundle.
         """
@@ -163,7 +181,8 @@ class Releases:
                 raise HubError(f"{application} {version} exists with other content; give the new one another version")
             if known is None:
                 self._put(draft.edit(application), target, raw)
-            return Added(release, *counts, draft.store())
+            attested = self._attest(draft, release, files, builder)
+            return Added(release, *counts, draft.store(), attested)
 
     def _upload(self, files: Mapping[str, Any], listed: Mapping[str, File]) -> tuple[int, int, int, int]:
         """Store the pieces that are not there: how many pieces and bytes, and of these how many were there."""
@@ -195,8 +214,58 @@ class Releases:
             holding = [name for name, each in self.channels(application).items() if version in each.versions]
             if holding:
                 raise HubError(f"{application} {version} is in {_listed(holding)}; msedge hub promote --withdraw first")
-            del draft.edit(application).targets[release_target(application, version)]
+            targets = draft.edit(application).targets
+            del targets[release_target(application, version)]
+            targets.pop(attestation_target(application, version), None)
             return draft.store()
+
+    # -- where releases come from --------------------------------------------------------------------------------------
+
+    def attestations(self, application: str, version: str) -> list[Attestation]:
+        """What is attested of a release's bundles; [] if nothing is. Raises HubError for what does not fit to it."""
+        shelf = self.repository.shelf()
+        found = self._role(shelf, application).targets.get(attestation_target(application, version))
+        if found is None:
+            return []
+        keys = shelf.targets.signed.delegations
+        by_id = {} if keys is None else keys.keys
+        counting = [by_id[keyid] for keyid in shelf.delegator(application).get_delegated_role(application).keyids]
+        return opened(self._content(found), self.release(application, version), counting)
+
+    def signers(self, attestation: Attestation) -> tuple[str, ...]:
+        """The names of the keys that signed an attestation and count now."""
+        names = names_of(self.repository.shelf().targets.signed)
+        return tuple(names.get(keyid, keyid[:16]) for keyid in attestation.signed)
+
+    def envelopes(self, application: str, version: str) -> bytes:
+        """The attestations as other programs read them: in-toto's lines. Raises HubError if there are none."""
+        found = self._role(self.repository.shelf(), application).targets.get(attestation_target(application, version))
+        if found is None:
+            raise HubError(f"{application} {version} is not attested; msedge hub add once more, with the team's key")
+        return self._content(found)
+
+    def _attest(
+        self, draft: Draft, release: Release, files: Mapping[str, str | os.PathLike[str]], builder: str
+    ) -> tuple[str, ...]:
+        """Attest a release, unless a key that counts has done so; the names of the keys that have."""
+        delegator = draft.delegators(release.application)[-1]
+        held = delegator_keys(delegator)
+        keys = [held[keyid] for keyid in delegator.get_delegated_role(release.application).keyids]
+        signers = draft.signers(release.application)
+        target = attestation_target(release.application, release.version)
+        known = self._role(draft.shelf, release.application).targets.get(target)
+        found: list[Attestation] = []
+        if known is not None:
+            with contextlib.suppress(HubError):  # one that is damaged is made anew
+                found = opened(self._content(known), release, keys)
+        signed = {keyid for one in found for keyid in one.signed}
+        if signers and not (found and all(one.signed for one in found)):
+            said = {name: bundle.read(os.fspath(path)).provenance for name, path in files.items()}
+            raw = sealed([statement(release, name, said[name], builder) for name in release.files], signers)
+            self._put(draft.edit(release.application), target, raw)
+            signed = {signer.public_key.keyid for signer in signers}
+        names = names_of(delegator)
+        return tuple(sorted(names.get(keyid, keyid[:16]) for keyid in signed))
 
     # -- channels ------------------------------------------------------------------------------------------------------
 
@@ -235,6 +304,36 @@ class Releases:
                 role.targets[found.path] = found
             return draft.store()
 
+    def make_deltas(self, application: str, version: str, before: Sequence[str] = ()) -> Made:
+        """Make and offer deltas to a version from others; none given: from all that a channel has. Those that are
+        there, or would save nothing, are left out. Raises HubError for versions that are not there."""
+        from cloud.hub.deltas import make
+        from lite_runtime.updates.pieces import missing
+
+        release = self.release(application, version)
+        held = {each for channel in self.channels(application).values() for each in channel.versions}
+        made: dict[tuple[str, str], bytes | Path] = {}
+        known, useless = self.deltas(), 0
+        with tempfile.TemporaryDirectory(prefix="msedge-") as folder:
+            for other in before or sorted(held - {version}):
+                for name, old in self.release(application, other).files.items():
+                    new = release.files.get(name)
+                    if new is None or new.sha256 == old.sha256 or (old.sha256, new.sha256) in {*known, *made}:
+                        continue
+                    paths = [self._whole(Path(folder), file) for file in (old, new)]
+                    data = make(*paths)
+                    if len(data) < sum(piece.size for piece in missing(new.pieces, old.pieces)):
+                        made[old.sha256, new.sha256] = data
+                    else:
+                        useless += 1
+        outcome = self.put_deltas(made) if made else Outcome({}, {})
+        return Made({pair: len(data) for pair, data in made.items() if isinstance(data, bytes)}, useless, outcome)
+
+    def _whole(self, folder: Path, file: File) -> Path:
+        """A release's file in a folder, put together once."""
+        path = folder / file.sha256
+        return path if path.exists() else self.write_file(file, path)
+
     # -- pruning -------------------------------------------------------------------------------------------------------
 
     def prune(self, older: float = 86_400.0, *, dry: bool = False) -> Pruned:
@@ -250,7 +349,8 @@ class Releases:
             if gone and not dry:
                 for name in gone:
                     del draft.edit(DELTAS).targets[name]
-                draft.store()
+                if draft.store().waiting:
+                    gone = []  # devices are still offered them
             shelf = self.repository.shelf()
             needed = self._needed(shelf, kept, set(gone))
             removed: list[str] = []
@@ -270,18 +370,22 @@ class Releases:
             return Pruned(tuple(removed), size)
 
     def _documents(self, shelf: Shelf) -> list[Release]:
-        roles = [self._role(shelf, role) for role in shelf.roles() if role != DELTAS]
-        staged = [self._staged(name) for name in self.storage.names(STAGED)]
-        return [
-            read_release(self._content(each))
-            for role in [*roles, *(one for one in staged if one is not None)]
-            for name, each in role.targets.items()
+        documents = {
+            each.hashes["sha256"]: each
+            for role in shelf.roles()
+            if role != DELTAS
+            for held in self._held(shelf, role)
+            for name, each in held.targets.items()
             if name.endswith("/release.json")
-        ]
+        }
+        return [read_release(self._content(each)) for each in documents.values()]
 
-    def _staged(self, name: str) -> Targets | None:
-        read: Metadata[Any] = Metadata.from_bytes(self.storage.read(name))
-        return read.signed if isinstance(read.signed, Targets) else None
+    def _held(self, shelf: Shelf, role: str) -> list[Targets]:
+        """What may be asked for of a role: as devices see it, its newest version, and one that waits for signatures."""
+        newest, published = shelf.role(role), shelf.at(role, shelf.published(role))
+        staged = [Metadata.from_bytes(self.storage.read(name)) for name in self.storage.names(f"{STAGED}{role}.json")]
+        found = [one for one in (newest, published, *staged) if one is not None]
+        return [one.signed for one in found if isinstance(one.signed, Targets)]
 
     def _needed(self, shelf: Shelf, kept: Sequence[Release], gone: set[str]) -> set[str]:
         """The files that the newest metadata, or those that the snapshot names, lead to."""
@@ -295,22 +399,16 @@ class Releases:
             numbers = {each.version for each in (published,) if each is not None}
             numbers |= {newest.signed.version} if newest is not None else set()
             needed |= {file_of(role, number) for number in numbers}
-            found = [newest] if newest is not None else []
-            found += [one for name in self.storage.names(f"{STAGED}{role}.json") if (one := self._staged_whole(name))]
             needed |= {
                 file_of_target(each.path, each.hashes["sha256"])
-                for one in found
-                for each in one.signed.targets.values()
+                for held in self._held(shelf, role)
+                for each in held.targets.values()
                 if each.path not in gone
             }
         needed |= {
             file_of_piece(piece.sha256) for release in kept for file in release.files.values() for piece in file.pieces
         }
         return needed
-
-    def _staged_whole(self, name: str) -> Metadata[Any] | None:
-        read: Metadata[Any] = Metadata.from_bytes(self.storage.read(name))
-        return read if isinstance(read.signed, Targets) else None
 
 
 def _measured(name: str, data: bytes | Path) -> TargetFile:

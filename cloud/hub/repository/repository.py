@@ -207,7 +207,11 @@ def delegator_keys(delegator: Delegator) -> Mapping[str, Any]:
 
 
 def _paths(application: str) -> list[str]:
-    return [f"{application}/*/release.json", f"{application}/{CHANNELS}/*.json"]
+    return [
+        f"{application}/*/release.json",
+        f"{application}/*/release.intoto.jsonl",
+        f"{application}/{CHANNELS}/*.json",
+    ]
 
 
 def _check_threshold(role: str, threshold: int, keys: int) -> None:

@@ -32,8 +32,9 @@ class RoleState(NamedTuple):
 
 
 class Status(NamedTuple):
-    """A repository. expiring: roles to sign again. waiting: by role, whose signatures are missing. problems: what is
-    damaged or missing."""
+    """A repository. applications: by name, versions, channels, and by version the names of the keys that attest where
+    all of its bundles come from. expiring: roles to sign again. waiting: by role, whose signatures are missing.
+    problems: what is damaged or missing."""
 
     repository: str
     roles: tuple[RoleState, ...]
@@ -63,7 +64,7 @@ def status(repository: Repository, within: float | None = None, *, content: bool
     for name in releases.applications():
         try:
             channels = {key: list(channel.versions) for key, channel in releases.channels(name).items()}
-            found[name] = {"versions": releases.versions(name), "channels": channels}
+            found[name] = {"versions": releases.versions(name), "channels": channels, "attested": {}}
         except MsedgeError as error:
             problems.append(str(error))
     problems += _missing(repository, releases, shelf, found, content)
@@ -90,6 +91,8 @@ def _missing(
         for version in about["versions"]:
             try:
                 release = releases.release(application, version)
+                signed = [releases.signers(one) for one in releases.attestations(application, version)]
+                about["attested"][version] = sorted({name for names in signed for name in names}) if all(signed) else []
                 for name, file in release.files.items():
                     lost = [one for one in file.pieces if storage.size(file_of_piece(one.sha256)) != one.size]
                     if lost:
@@ -98,7 +101,7 @@ def _missing(
                         pass
             except MsedgeError as error:
                 problems.append(f"{application} {version}: {error}")
-    deltas = releases.deltas() if DELTAS in shelf.roles() else {}
+    deltas = releases.deltas() if shelf.role(DELTAS) is not None else {}
     for target in deltas.values():
         if storage.size(file_of_target(target.path, target.hashes["sha256"])) != target.length:
             problems.append(f"{target.path}: the file is missing or damaged")

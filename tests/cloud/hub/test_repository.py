@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cloud.hub.errors import HubError, StorageError
@@ -16,7 +17,10 @@ from cloud.hub.repository.releases import Releases
 from cloud.hub.repository.repository import Signing
 from cloud.hub.repository.status import status
 from cloud.hub.storage import storage_at
+from lite_runtime import bundle
 from lite_runtime.errors import MsedgeError
+from lite_runtime.graph import Graph, Value
+from lite_runtime.updates.delta import rebuild
 from tests.cloud.hub.world import DAY, World, bundle_at
 
 
@@ -128,6 +132,27 @@ def test_pruning(world: World) -> None:
     device.refresh()
     assert device.release("keys", "2.0") and status(world.repository, content=True).problems == ()
     assert seen(world, "a new device").channel("keys", "stable").versions == ("2.0",)
+
+
+def test_a_prune_leaves_what_devices_see(world: World, tmp_path: Path) -> None:
+    """A team has taken a version back, or an admin without keys cleans up: the hub did not publish that yet."""
+    world.add("2.0", 1, 3)
+    files = [world.releases.release("keys", version).files["model.mslite"].sha256 for version in ("1.0", "2.0")]
+    world.releases.put_deltas({(files[0], files[1]): b"d"})
+    team = Releases(Repository(world.storage, Keys([tmp_path / "keys" / "applications"]), lambda: world.now))
+    assert team.promote("keys", "1.0", "stable", withdraw=True)[1].waiting
+    assert team.remove("keys", "1.0").waiting
+    Releases(Repository(world.storage, Keys(), lambda: world.now)).prune(0.0)
+    device = seen(world)
+    assert device.channel("keys", "stable").versions == ("1.0",)
+    for version in ("1.0", "2.0"):
+        assert b"".join(world.releases.content(device.release("keys", version).files["model.mslite"]))
+    offered = device.delta(files[0], files[1])
+    assert offered is not None and world.storage.read(f"targets/deltas/{files[0]}/{offered[1]}.{files[1]}") == b"d"
+    world.repository.publish()
+    gone = world.releases.prune(0.0).files
+    assert any(name.startswith("pieces/") for name in gone) and any("deltas" in name for name in gone)
+    assert status(world.repository, content=True).problems == ()
 
 
 def test_pieces_that_a_prune_deleted_meanwhile_are_stored_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,3 +497,33 @@ def test_damage_is_reported(world: World) -> None:
 def test_no_repository(tmp_path: Path) -> None:
     with pytest.raises(HubError, match="msedge hub init"):
         Releases(Repository(storage_at(tmp_path))).add("keys", "1.0", {"m": bundle_at(tmp_path / "m", 1)})
+
+
+def test_deltas_are_made_where_they_save_something(world: World) -> None:
+    """From what devices have to what they get; the hub's keys are enough, and a second time makes nothing."""
+    rng = np.random.default_rng(0)
+    weights = rng.integers(-99, 99, 300_000, np.int8)
+
+    def bundle_with(name: str, array: Any) -> Path:
+        path = world.folder / name
+        bundle.write(path, {"run": Graph((), (Value("w", "int8", array.shape),), (), {"w": array}, "constants")})
+        return path
+
+    near = weights + (rng.random(len(weights)) < 0.01).astype(np.int8)
+    for version, array in (("2.0", weights), ("2.1", near), ("3.0", rng.integers(-99, 99, 300_000, np.int8))):
+        world.releases.add("keys", version, {"model.mslite": bundle_with(version, array)})
+        world.releases.promote("keys", version, "stable")
+    hub = Releases(Repository(world.storage, Keys([world.folder / "keys" / "online"]), lambda: world.now))
+    made = hub.make_deltas("keys", "2.1", ["2.0"])
+    assert not made.outcome.waiting and len(made.deltas) == 1
+    files = [world.releases.release("keys", version).files["model.mslite"] for version in ("2.0", "2.1")]
+    offered = seen(world).delta(files[0].sha256, files[1].sha256)
+    assert offered is not None and offered[0] == made.deltas[files[0].sha256, files[1].sha256] < 60_000
+    data = world.storage.read(f"targets/deltas/{files[0].sha256}/{offered[1]}.{files[1].sha256}")
+    rebuild(world.folder / "2.0", data, world.folder / "made", size=files[1].size, sha256=files[1].sha256)
+    assert (world.folder / "made").read_bytes() == (world.folder / "2.1").read_bytes()
+    again = hub.make_deltas("keys", "2.1")
+    assert (files[0].sha256, files[1].sha256) not in again.deltas and len(again.deltas) + again.useless == 2
+    assert hub.make_deltas("keys", "2.1").deltas == {}
+    with pytest.raises(HubError, match="has no version"):
+        hub.make_deltas("keys", "9.0")
