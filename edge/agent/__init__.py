@@ -12,20 +12,25 @@ from lite_runtime._lazy import lazy
 if TYPE_CHECKING:
     from edge.agent.agent import Agent, installed
     from edge.agent.application import Personal, Settings
+    from edge.agent.checking.health import Function
     from edge.agent.errors import AgentError
     from edge.agent.fetching import Folder, Https
     from edge.agent.source import Repository
     from edge.agent.trust import Trust
+    from edge.agent.update import Rules
 
-__all__ = ["Agent", "AgentError", "Folder", "Https", "Personal", "Repository", "Settings", "Trust", "installed"]
+__all__ = ["Agent", "AgentError", "Folder", "Function", "Https", "Personal", "Repository", "Rules", "Settings"]
+__all__ += ["Trust", "installed"]
 
 _HOMES = {
     "Agent": "edge.agent.agent",
     "AgentError": "edge.agent.errors",
     "Folder": "edge.agent.fetching",
+    "Function": "edge.agent.checking.health",
     "Https": "edge.agent.fetching",
     "Personal": "edge.agent.application",
     "Repository": "edge.agent.source",
+    "Rules": "edge.agent.update",
     "Settings": "edge.agent.application",
     "Trust": "edge.agent.trust",
     "installed": "edge.agent.agent",

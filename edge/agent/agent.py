@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import threading
@@ -32,6 +33,7 @@ from edge.agent.update import MAKING, TRYING, Outcome
 from lite_runtime._files import LOCKS, TEMPORARY, refusal, write_atomically
 from lite_runtime.errors import MsedgeError
 from lite_runtime.updates import checkin
+from lite_runtime.updates.fields import sayable
 from lite_runtime.updates.release import may_name
 
 __all__ = ["Agent", "installed", "peek"]
@@ -40,6 +42,8 @@ APPLICATIONS, LOCK, EVENTS, TRUST, IDENTITY = "applications", "lock", "events.js
 MOST_EVENTS = checkin.MAX_EVENTS
 LEAST, NEWS = 0.1, 3.0
 """Seconds of the shortest pause; within which the hub is told how an update has ended."""
+_HUGE = 1e15
+"""Larger values count as this one: a report has no larger ones."""
 
 Watch = Callable[[checkin.Event], None]
 Ask = Callable[[checkin.Report], checkin.Reply]
@@ -115,11 +119,18 @@ class Agent:
 
     def measured(self, application: str, name: str, value: float) -> None:
         """Count a figure of the running version, such as "latency_ms" or "confidence", into the mean that is reported
-        to the hub."""
-        held = self._measures.setdefault(application, {})
-        before = held.get(name, checkin.Measure(0, 0.0))
-        number = before.number + 1
-        held[name] = checkin.Measure(number, before.mean + (value - before.mean) / number)
+        to the hub. A value that is not finite is left out. Raises AgentError for a name that a report cannot have, and
+        for more than 64."""
+        held = self._measures.setdefault(self._application(application).name, {})
+        if not may_name(name) or (name not in held and len(held) >= checkin.MAX_MEASURES):
+            raise AgentError(
+                f"expected the name of a measure, of a-z 0-9 . _ -, {checkin.MAX_MEASURES} at most; got {name!r}"
+            )
+        if math.isfinite(value):
+            before = held.get(name, checkin.Measure(0, 0.0))
+            number = before.number + 1
+            mean = before.mean + (min(max(value, -_HUGE), _HUGE) - before.mean) / number
+            held[name] = checkin.Measure(number, mean)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -151,8 +162,10 @@ class Agent:
             source.refresh()
         except MsedgeError as problem:
             self._failed(f"the repository: {problem}")
+            self._look_at = min(self._look_at, time.monotonic() + self._backoff.failed())
             return
         self.trouble = ""
+        self._backoff.succeeded()
         for name, one in self.applications.items():
             try:
                 versions = source.channel(name, one.settings.channel).versions
@@ -194,7 +207,8 @@ class Agent:
     @property
     def pause(self) -> float:
         """Seconds until there may be something to do."""
-        return max(LEAST, min([self.every, *(one.pause for one in self.applications.values())]))
+        look = self._look_at - time.monotonic() if math.isfinite(self._look_at) else self.every
+        return max(LEAST, min([look, *(one.pause for one in self.applications.values())]))
 
     # -- what people say -----------------------------------------------------------------------------------------------
 
@@ -232,7 +246,7 @@ class Agent:
         stays = state.previous if trying else state.running
         outcome = _outcome_of(one)
         if outcome is not None:
-            outcome = outcome._replace(reason=outcome.reason[: checkin.MAX_REASON])
+            outcome = outcome._replace(reason=sayable(outcome.reason, checkin.MAX_REASON))
         return checkin.Application(
             version="" if stays is None else stays.version,
             trial=state.running.version if trying and state.running is not None else "",
@@ -242,7 +256,11 @@ class Agent:
 
     def apply(self, reply: checkin.Reply) -> None:
         """Do as the hub says: begin with what it assigns, if the application's owners let that version run."""
-        self._events = [event for event in self._events if event.serial > reply.received]
+        if reply.received > self._serial:  # this device has lost its count: what it has is new all the same
+            self._events = [one._replace(serial=one.serial + reply.received) for one in self._events]
+            self._serial += reply.received
+        else:
+            self._events = [event for event in self._events if event.serial > reply.received]
         self._write_events()
         if self.source is None or not reply.applications:
             return
@@ -298,7 +316,9 @@ class Agent:
     def _sayer(self, application: str) -> Callable[[str, str, str], None]:
         def say(kind: str, version: str, text: str) -> None:
             self._serial += 1
-            event = checkin.Event(self._serial, time.time(), kind, application, version, text[: checkin.MAX_REASON])
+            event = checkin.Event(
+                self._serial, max(time.time(), 0.0), kind, application, version, sayable(text, checkin.MAX_REASON)
+            )
             self._events = [*self._events, event][-MOST_EVENTS:]
             self._write_events()
             if kind in checkin.OUTCOMES:
@@ -317,9 +337,10 @@ class Agent:
 
 def _events_in(folder: Path) -> tuple[list[checkin.Event], int]:
     """The events that the hub has not said it has, and the serial of the last. Damaged ones are lost."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MsedgeError):
         table = json.loads((folder / EVENTS).read_bytes()[: 1 << 20])
-        return [checkin.Event(**row) for row in table["events"][-MOST_EVENTS:]], int(table["serial"])
+        held = checkin.Report(events=tuple(checkin.Event(**row) for row in table["events"][-MOST_EVENTS:]))
+        return list(checkin.read_report(checkin.written(held), most=1 << 20).events), int(table["serial"])
     return [], 0
 
 

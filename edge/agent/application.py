@@ -127,6 +127,8 @@ class Application:
         self.found: dict[str, Trial] = {}
         """What the checks before the switch measured, by file."""
         self._pause, self._not_before, self._begun, self._since, self._next = 0.0, 0.0, 0.0, 0.0, 0.0
+        self._slow = "" if self.state.coming is None else self.state.coming.release
+        """The release that pauses are about."""
 
     # -- what runs -----------------------------------------------------------------------------------------------------
 
@@ -221,6 +223,8 @@ class Application:
             self.decline(wish, why)
             return
         if state.refusal(digest) is None:
+            if digest != self._slow:  # another version does not wait for what that one could not do
+                self._slow, self._pause, self._not_before = digest, 0.0, 0.0
             if time.monotonic() < self._not_before:
                 return
             self.waiting = self._waits(release, facts)  # before the version that could be returned to is given up
@@ -411,7 +415,9 @@ class Application:
             code, said = run(self.settings.restart, self._context(), RESTART)
         except OSError as error:
             return f"{self.settings.restart[0]}: {error.strerror}"
-        return "" if code == 0 else f"{self.settings.restart[0]} exited with {code}: {said}"
+        if code is None:
+            return f"{self.settings.restart[0]} did not end within {RESTART:g} s"
+        return "" if code == 0 else f"{self.settings.restart[0]} exited with {code}{': ' + said if said else ''}"
 
     def _context(self) -> Context:
         version = "" if self.state.running is None else self.state.running.version

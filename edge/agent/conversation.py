@@ -124,7 +124,7 @@ class Conversation:
         for first in (True, False):
             self._session()
             answer = self._request("GET", path, None, {**fields, "Authorization": f"Bearer {self._token}"})
-            if answer.status == 401 and first:
+            if first and self._ended(answer.status, False):
                 self._token = ""
                 self._content(answer)
                 continue
@@ -160,15 +160,28 @@ class Conversation:
         if self.identity.enrolled is None:
             raise AgentError("expected an enrolled device, got a new one; enrol it with a token of the hub")
         hello = enrolment.written(Greeting(self.identity.enrolled.device))
-        asked = enrolment.read_challenge(self._said("POST", "/v1/session", hello))
-        answer = enrolment.written(self.identity.answer(asked.challenge))
-        found = enrolment.read_session(self._said("POST", "/v1/session", answer))
+        try:
+            asked = enrolment.read_challenge(self._said("POST", "/v1/session", hello))
+            answer = enrolment.written(self.identity.answer(asked.challenge))
+            found = enrolment.read_session(self._said("POST", "/v1/session", answer))
+        except RefusedError:
+            self._dress()
+            raise
         self._token = found.token
         if found.certificate:
             self.identity.certify(found.certificate)
         if found.certificate or self._bare:
-            self._bare = False
-            self.close()
+            self._dress()
+
+    def _dress(self) -> None:
+        """Show the certificate again from the next connection on."""
+        self._bare = False
+        self.close()
+
+    def _ended(self, status: int, fresh: bool) -> bool:
+        """Whether a refusal says that the session has ended, or that the certificate is missing that was left out after
+        a connection broke: then a new session helps."""
+        return (status == 401 and not fresh) or (status == 403 and self._bare)
 
     def _in_session(self, method: str, path: str, body: bytes, wait: float = 0.0, coding: str = "") -> bytes:
         """The answer to a request; once more in a new session if the one before has ended."""
@@ -177,7 +190,7 @@ class Conversation:
         try:
             return self._said(method, path, body, wait, coding)
         except RefusedError as problem:
-            if problem.status != 401 or fresh:
+            if not self._ended(problem.status, fresh):
                 raise
         self._token = ""
         self._session()

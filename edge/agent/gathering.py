@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from edge.agent.errors import AgentError, FetchError
+from edge.agent.errors import AgentError, FetchError, MissingError
 from edge.agent.slots import remove, sha256_of
 from edge.agent.source import Source
 from lite_runtime.errors import BundleError
@@ -154,10 +154,10 @@ class Gathering:
                 try:
                     with _appended(delta) as handle:
                         self._download(handle, 0, Piece(size, sha256), content)
-                except FetchError:
-                    raise
-                except AgentError:
-                    remove(delta)  # it was not what it should be: all can be had without it
+                except AgentError as problem:
+                    if isinstance(problem, FetchError) and not isinstance(problem, MissingError):
+                        raise
+                    remove(delta)  # it is not what it should be, or not there: all can be had without it
                     return False
                 return True
         return False
@@ -198,15 +198,10 @@ class Gathering:
         found, left = hashlib.sha256(), piece.size
         os.ftruncate(handle, at)
         os.lseek(handle, at, os.SEEK_SET)
-        try:
-            with open(path, "rb", buffering=0) as old:
-                old.seek(start)
-                while left and (part := old.read(min(_CHUNK, left))):
-                    found.update(part)
-                    _put(handle, part)
-                    left -= len(part)
-        except FileNotFoundError:
-            pass
+        for part in _read_old(path, start, left):
+            found.update(part)
+            _put(handle, part)
+            left -= len(part)
         if not left and found.hexdigest() == piece.sha256:
             return True
         del self._pieces[piece]
@@ -275,6 +270,15 @@ def _read(handle: int, at: int, size: int) -> Iterator[bytes]:
     while size > 0 and (part := os.read(handle, min(_CHUNK, size))):
         size -= len(part)
         yield part
+
+
+def _read_old(path: Path, at: int, size: int) -> Iterator[bytes]:
+    """Bytes of an old file; fewer if it is gone, or the disk cannot read them any more: they can be downloaded."""
+    with contextlib.suppress(OSError), open(path, "rb", buffering=0) as old:
+        old.seek(at)
+        while size > 0 and (part := old.read(min(_CHUNK, size))):
+            size -= len(part)
+            yield part
 
 
 def _digest(handle: int, at: int, size: int) -> str:

@@ -90,7 +90,7 @@ def _key(path: Path) -> Any:
         mode, raw = path.stat().st_mode, path.read_bytes()
     except OSError as problem:
         raise AgentError(f"cannot read the device's key {str(path)!r}: {problem.strerror}; check permissions") from None
-    if mode & _OTHERS:
+    if os.name == "posix" and mode & _OTHERS:
         raise AgentError(f"{str(path)!r}: expected a key that its owner alone can read, got mode {mode & 0o777:o}; "
                          f"chmod 600 {path}")  # fmt: skip
     try:

@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from lite_runtime._files import refusal, sync_folder, write_atomically
 from lite_runtime.bundle.refusal import list_of, object_of, refuse, show, string_of
 from lite_runtime.bundle.strict import parsed
 from lite_runtime.errors import MsedgeError
+from lite_runtime.updates.checkin import MAX_REASON
+from lite_runtime.updates.fields import sayable
 from lite_runtime.updates.release import MAX_BYTES, Release, read_release
 
 __all__ = ["READ_ONLY", "Slots", "remove", "sha256_of", "synced"]
@@ -206,8 +209,8 @@ class Slots:
         try:
             os.symlink(target, made)
         except OSError as problem:
-            if problem.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):  # FAT has no links
-                return
+            if os.name == "nt" or problem.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                return  # FAT has no links, and on Windows few users may make them
             raise
         os.replace(made, link)
         sync_folder(os.fspath(self.folder))
@@ -232,7 +235,8 @@ def sha256_of(path: Path, start: int = 0, size: int | None = None) -> str:
 
 def synced(path: Path) -> None:
     """Wait until the disk has a file's bytes. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    mode = os.O_RDWR if os.name == "nt" else os.O_RDONLY  # Windows flushes what may be written alone
+    handle = os.open(path, mode | getattr(os, "O_BINARY", 0))
     try:
         os.fsync(handle)
     finally:
@@ -244,7 +248,10 @@ def remove(path: Path) -> list[str]:
     left: list[str] = []
     try:
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, onerror=lambda _, where, __: left.append(str(where)))
+            if sys.version_info >= (3, 12):
+                shutil.rmtree(path, onexc=lambda _, where, __: left.append(str(where)))
+            else:
+                shutil.rmtree(path, onerror=lambda _, where, __: left.append(str(where)))
         else:
             path.unlink(missing_ok=True)
     except OSError:
@@ -269,6 +276,8 @@ def _bytes_of(state: State) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return sayable(value, MAX_REASON)  # reasons may be any text, and the file must be readable
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _plain(one) for name, one in value._asdict().items()}
     return [_plain(one) for one in value] if isinstance(value, tuple) else value

@@ -25,10 +25,23 @@ from lite_runtime._files import write_atomically
 from lite_runtime.updates import fields
 from lite_runtime.updates.release import may_name
 from lite_runtime.updates.sketch import Sketch
-from lite_runtime.updates.telemetry import Batch, Part, packed, read_batch, written
+from lite_runtime.updates.telemetry import (
+    LARGEST,
+    MOST_CLASSES,
+    MOST_COUNTERS,
+    MOST_LABELS,
+    MOST_SKETCHES,
+    Batch,
+    Part,
+    packed,
+    read_batch,
+    written,
+)
 
-__all__ = ["Private", "Telemetry"]
+__all__ = ["OTHER", "Private", "Telemetry"]
 
+OTHER = "other"
+"""The label of classes for which there is no room."""
 _ROOM = 1 << 17
 """Bytes of parts in one batch; the hub takes more."""
 
@@ -86,21 +99,27 @@ class Telemetry:
     # -- counting
 
     def count(self, application: str, version: str, name: str, number: int = 1) -> None:
-        """Count something that happened."""
+        """Count something that happened. Raises AgentError for a number below 0."""
+        if number < 0:
+            raise AgentError(f"telemetry, {name}: expected a number from 0 on, got {number}")
         if found := self._of(application, version, name):
-            found.counters[name] = found.counters.get(name, 0) + number
+            _room_for(found.counters, name, MOST_COUNTERS)
+            found.counters[name] = min(found.counters.get(name, 0) + number, LARGEST)
 
     def value(self, application: str, version: str, name: str, value: float) -> None:
         """Count a value: the milliseconds of an inference ("latency_ms"), a feature of an input, a score."""
         if found := self._of(application, version, name):
+            _room_for(found.sketches, name, MOST_SKETCHES)
             found.sketches.setdefault(name, Sketch()).add(value)
 
     def seen(self, application: str, version: str, name: str, label: str) -> None:
-        """Count a class: the answer of a model, or the bin of an input."""
+        """Count a class: the answer of a model, or the bin of an input. What is beyond 255 labels counts as OTHER."""
         if found := self._of(application, version, name):
             if not may_name(label):
                 raise AgentError(f"telemetry, {name}: expected a label of a-z 0-9 . _ -, got {label!r}")
+            _room_for(found.classes, name, MOST_CLASSES)
             counts = found.classes.setdefault(name, {})
+            label = label if label in counts or len(counts) < MOST_LABELS - 1 else OTHER
             counts[label] = counts.get(label, 0) + 1
 
     def _of(self, application: str, version: str, name: str) -> _Counts | None:
@@ -192,6 +211,11 @@ class Telemetry:
         state = {"serial": self._serial, "spent": self._spent, "dropped": self.dropped, "pending": self._pending,
                  "queue": self._queue}  # fmt: skip
         return json.dumps(state, separators=(",", ":")).encode()
+
+
+def _room_for(held: Mapping[str, Any], name: str, most: int) -> None:
+    if name not in held and len(held) >= most:
+        raise AgentError(f"telemetry: expected at most {most} names of one kind for a version, got {name!r} too")
 
 
 def _shares(batch: Batch, application: str, version: str, name: str, labels: Sequence[str]) -> Any:

@@ -65,6 +65,8 @@ SIGNED = "x-msedge-signed"
 """The field of root and timestamp that says when they were signed, as TUF writes times."""
 
 _LIMITS = UpdaterConfig(max_root_rotations=1024, max_delegations=32)
+_KEPT = 256
+"""Documents that are kept: releases and channels."""
 _PATIENCE, _LEAST = 60.0, 512.0
 """Seconds after which a download must have had this many bytes a second on average."""
 
@@ -151,8 +153,10 @@ class Trust:
         with self._naming():
             data = self._bounded.download_bytes(self._file(found), found.length)
             found.verify_length_and_hashes(data)
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        with self._naming():
+            kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, data, AgentError)
+        _forget(kept.parent)
         return data
 
     def _file(self, found: TargetFile) -> str:
@@ -193,6 +197,14 @@ class Trust:
             raise made from None
         except OSError as error:
             raise AgentError(f"cannot use {str(self.folder)!r}: {error.strerror or error}; check the disk") from None
+
+
+def _forget(folder: Path) -> None:
+    """Keep the newest documents alone: one that is needed again is fetched again."""
+    with contextlib.suppress(OSError):
+        rows = sorted(((path.stat().st_mtime, path) for path in folder.iterdir()), reverse=True)
+        for _, path in rows[_KEPT:]:
+            path.unlink()
 
 
 class _Client(Updater):

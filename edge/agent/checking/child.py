@@ -61,6 +61,7 @@ def _test(words: Mapping[str, Any]) -> dict[str, Any]:
     import numpy  # noqa: F401 # what it takes is not the bundle's
 
     from lite_runtime import bundle
+    from lite_runtime.errors import MsedgeError
     from lite_runtime.running.golden import self_test
     from lite_runtime.running.session import load
 
@@ -71,7 +72,11 @@ def _test(words: Mapping[str, Any]) -> dict[str, Any]:
     if words["keys"]:
         from lite_runtime.bundle import keys
 
-        keys.check(file, [keys.public_key(path) for path in words["keys"]], time.time())
+        try:
+            trusted = [keys.public_key(path) for path in words["keys"]]
+        except MsedgeError as problem:  # this device is not set up right, which says nothing about the bundle
+            return _refused("failed", f"checks.keys: {problem}")
+        keys.check(file, trusted, time.time())
     model = load(words["path"], backend=words["backend"])
     samples = self_test(model, model.bundle.golden)
     took = _latency(model) if words["backend"] == "auto" else 0.0

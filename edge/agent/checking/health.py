@@ -6,6 +6,7 @@ import http.client
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from lite_runtime.frozen import NamedTuple
 __all__ = ["Address", "Check", "Context", "Fresh", "Function", "Program", "is_loopback", "judged", "run"]
 
 MOST_SAID = 300
+_LAST = 2.0
+"""Seconds for the last words of a program that has ended."""
 
 
 class Context(NamedTuple):
@@ -66,10 +69,12 @@ class Fresh(NamedTuple):
             changed = os.stat(self.path).st_mtime
         except OSError as error:
             return f"{self.path}: {error.strerror}"
-        age = time.time() - changed
-        if age > self.seconds:
-            return f"{self.path} was changed {age:.0f} s ago, expected at most {self.seconds:g} s"
-        return "" if changed >= context.since else f"{self.path} was not changed since the switch"
+        now = time.time()
+        if now - changed > self.seconds:
+            return f"{self.path} was changed {now - changed:.0f} s ago, expected at most {self.seconds:g} s"
+        if changed >= context.since or now < context.since:  # then the clock was set back
+            return ""
+        return f"{self.path} was not changed since the switch"
 
 
 class Address(NamedTuple):
@@ -134,9 +139,11 @@ def run(words: Sequence[str], context: Context, seconds: float) -> tuple[int | N
         list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env={**os.environ, **given}, start_new_session=True,
     )  # fmt: skip
+    end = _End(child)
     try:
-        said, _ = child.communicate(timeout=seconds)
-        return child.returncode, said[-MOST_SAID:].decode("utf-8", "replace").strip()
+        code = child.wait(seconds)
+        end.join(_LAST)  # a program that goes on in the background may keep the pipe open
+        return code, end.said
     except subprocess.TimeoutExpired:
         return None, ""
     finally:
@@ -146,8 +153,27 @@ def run(words: Sequence[str], context: Context, seconds: float) -> tuple[int | N
             except (OSError, AttributeError):
                 child.kill()
             child.wait()
-        if child.stdout is not None:
-            child.stdout.close()
+
+
+class _End(threading.Thread):
+    """Reads what a program says, however much it is, and keeps the end."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        super().__init__(name="msedge-said", daemon=True)
+        assert child.stdout is not None
+        self._pipe, self._held = child.stdout, b""
+        self.start()
+
+    def run(self) -> None:
+        """Until all who have the pipe are gone."""
+        with self._pipe:
+            while part := os.read(self._pipe.fileno(), 1 << 16):
+                self._held = (self._held + part)[-MOST_SAID:]
+
+    @property
+    def said(self) -> str:
+        """The end of it as text, so far."""
+        return self._held.decode("utf-8", "replace").strip()
 
 
 def is_loopback(url: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,22 +77,25 @@ def asked(words: Mapping[str, Any], limits: Limits, free: int | None = None) -> 
     """What a process of its own answers to a request; a `refusal` if it gives no answer."""
     memory = limits.memory or (0 if free is None else 3 * free // 4)
     line = json.dumps({**words, "limits": {"seconds": limits.seconds, "memory": memory}}).encode() + b"\n"
-    paths = os.pathsep.join(path for path in sys.path if path)
-    child = subprocess.Popen(
-        [sys.executable, "-m", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    child = subprocess.Popen(  # -P: no module comes from the folder that this process happens to be in
+        [sys.executable, "-P", "-m", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": paths}, start_new_session=True,
     )  # fmt: skip
     assert child.stdin is not None and child.stdout is not None
     try:
         child.stdin.write(line)
         child.stdin.flush()  # it stays open: its end tells the child that the agent is gone
-        answer = _answer(child, time.monotonic() + limits.seconds)
-    except BrokenPipeError:
+        answer = _answer(child, limits.seconds)
+    except OSError:  # it reads no more, so it is about to end
         answer = b""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(10)
     finally:
         _end(child)
-        child.stdin.close()
-        child.stdout.close()
+        for pipe in (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):  # what it has not read is written once more
+                pipe.close()
     try:
         made = json.loads(answer)
         if isinstance(made, dict):
@@ -101,24 +105,25 @@ def asked(words: Mapping[str, Any], limits: Limits, free: int | None = None) -> 
     return {"refusal": ["broken", _why(child.returncode, answer, limits, memory)]}
 
 
-def _answer(child: subprocess.Popen[bytes], until: float) -> bytes:
+def _answer(child: subprocess.Popen[bytes], seconds: float) -> bytes:
     """A line of the child's, or what it said until its end or its time."""
-    import selectors
-
     assert child.stdout is not None
-    found = b""
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(child.stdout, selectors.EVENT_READ)
-        while not found.endswith(b"\n") and len(found) <= MOST_ANSWER:
-            left = until - time.monotonic()
-            if left <= 0 or not waiting.select(left):
-                break
-            part = os.read(child.stdout.fileno(), MOST_ANSWER)
-            if not part:
+    found: list[bytes] = []
+    pipe = child.stdout
+
+    def read() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(pipe.readline(MOST_ANSWER + 1))
+            if not found[0].endswith(b"\n"):
                 child.wait(10)
-                break
-            found += part
-    return found
+
+    reader = threading.Thread(target=read, name="msedge-answer", daemon=True)  # Windows can wait for sockets alone
+    reader.start()
+    reader.join(seconds)
+    if reader.is_alive():
+        _end(child)  # which ends the pipe, and so the thread
+        reader.join(10)
+    return found[0] if found else b""
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

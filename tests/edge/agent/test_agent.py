@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,20 @@ def test_an_application_that_cannot_be_told_fails_its_trial(tmp_path: Path, shel
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("unchecked")
+def test_a_program_that_is_never_told_fails_its_trial(
+    tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.agent.application.RESTART", 0.2)
+    with agent(tmp_path, shelf) as one:
+        settle(one)
+    shelf.add("2", {FILE: model(3.0)})
+    with agent(tmp_path, shelf, QUICK._replace(restart=("/bin/sleep", "60"))) as one:
+        settle(one)
+        outcome = one.report().applications[APP].outcome
+        assert outcome is not None and "/bin/sleep did not end within 0.2 s" in outcome.reason
+
+
 def test_somebody_returns(tmp_path: Path, shelf: Shelf) -> None:
     with agent(tmp_path, shelf) as one:
         settle(one)
@@ -506,3 +521,100 @@ def test_a_download_stops_where_a_condition_ends(tmp_path: Path, shelf: Shelf, m
         one._machine.said["metered"] = False  # type: ignore[attr-defined]
         settle(one)
         assert factor(one) == 2.0 and shelf.given <= len(model(2.0))
+
+
+# -- what a hub can be told --------------------------------------------------------------------------------------------
+
+
+def sent(one: Agent) -> checkin.Report:
+    """A report as a hub reads it."""
+    return checkin.read_report(checkin.written(one.report()))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_no_figure_keeps_a_device_from_its_hub(tmp_path: Path, shelf: Shelf) -> None:
+    with agent(tmp_path, shelf) as one:
+        settle(one)
+        for value in (float("nan"), float("inf"), 4.0, -float("inf"), 6.0):
+            one.measured(APP, "latency_ms", value)
+        one.measured(APP, "huge", 1e300)
+        assert sent(one).applications[APP].measures == {
+            "latency_ms": checkin.Measure(2, 5.0), "huge": checkin.Measure(1, 1e15)
+        }  # fmt: skip
+        for name in ("Latency", "", "a b"):
+            with pytest.raises(AgentError, match="expected the name of a measure"):
+                one.measured(APP, name, 1.0)
+        for number in range(62):
+            one.measured(APP, f"m{number}", 1.0)
+        with pytest.raises(AgentError, match="64 at most"):
+            one.measured(APP, "one-more", 1.0)
+        assert len(sent(one).applications[APP].measures) == 64
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_no_text_keeps_a_device_from_its_hub(tmp_path: Path, shelf: Shelf) -> None:
+    """What a program prints may hold anything: zero bytes, halves of characters, too much."""
+    with agent(tmp_path, shelf) as one:
+        settle(one)
+    shelf.add("2", {FILE: model(3.0)})
+    says = f"a\0b\udcff{'x' * 1000}"
+    with agent(tmp_path, shelf, QUICK._replace(health=(Function(lambda context: says),))) as one:
+        settle(one)
+        outcome = sent(one).applications[APP].outcome
+        assert outcome is not None and outcome.kind == "rolled-back" and "a\ufffdb?xxx" in outcome.reason
+        assert "a\ufffdb?xxx" in sent(one).events[-1].text
+    with agent(tmp_path, shelf) as one:  # and after a restart
+        assert "a\ufffdb?xxx" in sent(one).events[-1].text and sent(one).applications[APP].outcome == outcome
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("left", [None, b"{}", b'{"serial": 9, "events": [{"serial": "x", "time": 1, "kind": "a"}]}'])
+def test_events_of_a_device_that_lost_its_count_are_new(tmp_path: Path, shelf: Shelf, left: bytes | None) -> None:
+    with agent(tmp_path, shelf) as one:
+        settle(one)
+    path = tmp_path / "device" / "events.json"
+    path.unlink() if left is None else path.write_bytes(left)
+    shelf.add("2", {FILE: model(3.0)})
+    with agent(tmp_path, shelf) as one:
+        settle(one)
+        texts = [(event.kind, event.version) for event in one.report().events]
+        assert texts[-1] == ("committed", "2")
+        one.apply(Reply(60, 60, 0.0, received=500))
+        held = sent(one).events
+        assert [(event.kind, event.version) for event in held] == texts and held[0].serial > 500
+        one.apply(Reply(60, 60, 0.0, received=held[-1].serial))
+        assert not one.report().events
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_another_version_does_not_wait_for_the_pause_of_the_last(
+    tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.agent.application.FIRST", 3600.0)
+    with agent(tmp_path, shelf) as one:
+
+        def breaks(what: str, at: int, part: bytes) -> bytes:
+            raise FetchError("broken")
+
+        shelf.fault = breaks
+        settle(one)
+        assert one.current(APP) is None and one.applications[APP].pause > 1800
+        shelf.fault = lambda what, at, part: part
+        settle(one)
+        assert one.current(APP) is None  # it waits
+        shelf.add("2", {FILE: model(3.0)})
+        settle(one)
+        assert factor(one) == 3.0
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_repository_that_was_away_is_asked_again_soon(tmp_path: Path, shelf: Shelf) -> None:
+    with Agent(tmp_path / "device", {APP: QUICK}, shelf, machine=Here(), every=3600.0) as one:
+        one.start()
+        shelf.down = True
+        one.once()
+        assert one.trouble and one.pause <= 2.0
+        one._look_at = 0.0
+        shelf.down = False
+        one.once()
+        assert factor(one) == 2.0 and not one.trouble and 2600 < one._look_at - time.monotonic() < 4600

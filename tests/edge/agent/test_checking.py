@@ -108,6 +108,27 @@ def test_a_process_that_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert kind == "broken" and words in reason
 
 
+def test_a_process_that_ends_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pipe is broken, which is not a fault of the disk."""
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    for _ in range(5):
+        kind, reason = asked({"do": "test", "path": "x" * (1 << 20)}, Limits(seconds=5.0))["refusal"]
+        assert kind == "broken" and "its test ended without an answer (exit code 0)" in reason
+
+
+def test_no_module_comes_from_the_folder_the_agent_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('hostile')")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    assert tried(*here(tmp_path / "m", model(2.0)), ANY, Limits(reference=False)).refusal is None
+
+
+def test_keys_that_this_device_lacks_say_nothing_about_a_bundle(tmp_path: Path) -> None:
+    limits = Limits(reference=False, keys=(str(tmp_path / "none.pub"),))
+    kind, reason = refused(tried(*here(tmp_path, model(2.0)), ANY, limits))
+    assert kind == "failed" and "checks.keys" in reason and "none.pub" in reason
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such limit")
 def test_memory_is_limited(tmp_path: Path) -> None:
     x, y = Value("x", "float32", (1,)), Value("y", "float32", (1 << 28,))
@@ -161,12 +182,35 @@ def test_a_program_says_how_it_is(tmp_path: Path) -> None:
     assert "$HOME" in run(("/bin/echo", "$HOME"), CONTEXT, 20)[1]  # no shell reads it
 
 
+def test_a_program_that_leaves_another_in_the_background(tmp_path: Path) -> None:
+    """As a script does that starts a service: it has ended well, though the service has its output still."""
+    code = "import subprocess; subprocess.Popen(['/bin/sleep', '20']); print('up')"
+    begun = time.monotonic()
+    assert run((sys.executable, "-c", code), CONTEXT, 60) == (0, "up")
+    assert time.monotonic() - begun < 15
+
+
+def test_a_program_that_says_much_takes_little_memory() -> None:
+    import tracemalloc
+
+    code = "import sys\nfor _ in range(2000): sys.stdout.write('x' * 100_000)\nprint('end')"
+    tracemalloc.start()
+    found = run((sys.executable, "-c", code), CONTEXT, 120)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found[0] == 0 and found[1].endswith("xend") and len(found[1]) <= 300 and peak < 4 << 20
+
+
 def test_a_file_that_is_fresh(tmp_path: Path) -> None:
     path = tmp_path / "alive"
     assert "No such file" in Fresh(str(path)).problem(CONTEXT)
     path.touch()
     assert Fresh(str(path)).problem(CONTEXT) == ""
-    assert "was not changed since the switch" in Fresh(str(path)).problem(CONTEXT._replace(since=time.time() + 5))
+    os.utime(path, (time.time() - 20, time.time() - 20))
+    assert "was not changed since the switch" in Fresh(str(path)).problem(CONTEXT._replace(since=time.time() - 5))
+    back = time.time() + 3600  # the switch was before the clock was set back
+    os.utime(path, (time.time() - 5, time.time() - 5))
+    assert Fresh(str(path)).problem(CONTEXT._replace(since=back)) == ""
     os.utime(path, (1, 1))
     assert "expected at most 60 s" in Fresh(str(path)).problem(CONTEXT)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -197,3 +197,28 @@ def test_an_empty_file(tmp_path: Path) -> None:
     one = place.gathering()
     one.fetch()
     assert (tmp_path / "files/e").read_bytes() == b""
+
+
+def test_a_delta_that_is_offered_and_not_there_costs_nothing(tmp_path: Path) -> None:
+    """Whoever has the key of deltas can offer what does not exist; the pieces are there all the same."""
+    place = Place(tmp_path, {"m": NEW})
+    delta(place, b"x" * 100)
+    real = place.shelf.delta_content
+
+    def gone(old: str, new: str, sha256: str, start: int = 0) -> Iterator[bytes]:
+        place.shelf.deltas.clear()
+        return real(old, new, sha256, start)
+
+    place.shelf.delta_content = gone  # type: ignore[method-assign]
+    place.gather()
+
+
+def test_an_old_file_that_cannot_be_read_is_downloaded(tmp_path: Path) -> None:
+    """A bad sector, here a folder in its place."""
+    place = Place(tmp_path, {"m": NEW})
+    place.hold("m", OLD, checked=False)
+    (path, file, _) = place.held["m"][0]
+    assert any(piece in place.release.files["m"].pieces for piece in file.pieces)
+    path.unlink()
+    path.mkdir()
+    place.gather()

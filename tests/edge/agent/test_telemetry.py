@@ -171,3 +171,26 @@ def test_a_device_that_has_much_says_no_more_than_one_that_has_little(tmp_path: 
         hub = Hub()
         telemetry.send(hub)
         assert abs(hub.batches[0].parts[0].classes["answer"]["yes"]) < 10
+
+
+def test_what_no_message_can_have_is_never_kept(tmp_path: Path) -> None:
+    """A part that the hub refuses would be in the way of all that follow."""
+    telemetry, hub = Telemetry(tmp_path / "t.json", enabled=True), Hub()
+    with pytest.raises(AgentError, match="from 0 on"):
+        telemetry.count("keys", "1", "errors", -1)
+    telemetry.count("keys", "1", "large", 1 << 60)
+    for number in range(1000):
+        telemetry.seen("keys", "1", "answer", f"class-{number}")
+    for number in range(127):
+        telemetry.count("keys", "1", f"c{number}")
+    with pytest.raises(AgentError, match="at most 128 names"):
+        telemetry.count("keys", "1", "more")
+    for number in range(32):
+        telemetry.value("keys", "1", f"v{number}", 1.0)
+    with pytest.raises(AgentError, match="at most 32 names"):
+        telemetry.value("keys", "1", "more", 1.0)
+    telemetry.flush(10.0)
+    assert Telemetry(tmp_path / "t.json", enabled=True).send(hub) == 1
+    (part,) = hub.batches[0].parts
+    assert len(part.classes["answer"]) == 256 and part.classes["answer"]["other"] == 745
+    assert len(part.counters) == 128 and part.counters["large"] == 1 << 53 and len(part.sketches) == 32

@@ -605,3 +605,19 @@ def test_a_root_that_is_none(world: World, refused: Any) -> None:
     for raw in (b"", json.dumps({"signed": {}}).encode(), world.files().files["metadata/1.targets.json"]):
         device = Trust(world.folder / "device", raw, world.files(), lambda: world.now)
         refused("malformed", device.refresh)
+
+
+def test_old_documents_take_no_room_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust_module, "_KEPT", 3)
+    for number in range(2, 7):
+        world.add(f"{number}.0", number)
+    files = world.files()
+    device = world.device(files)
+    device.refresh()
+    for number in range(1, 7):
+        device.release("keys", f"{number}.0")
+    assert len(list((world.folder / "device" / "targets").iterdir())) == 3
+    asked = len(files.asked)
+    device.release("keys", "6.0")
+    assert len(files.asked) == asked
+    assert device.release("keys", "1.0") == world.releases.release("keys", "1.0")
