@@ -69,14 +69,13 @@ def test_the_gateway_imports_only_the_runtime_and_federated() -> None:
 
 
 def test_the_agent_imports_only_the_runtime_and_federated() -> None:
-    """A device needs no converter, no trainer and no gateway. Of libraries, only what is in ONLY, and msgspec where its
-    configuration is read."""
+    """A device needs no converter, no trainer and no gateway. Of libraries, only what is in ONLY."""
     files = [row for row in imports("edge") if row[0].startswith(AGENT)]
     found = [(f"{path}:{line} imports {name}", path, name) for path, line, name in files]
     assert [where for where, _, name in found if name.partition(".")[0] in ("cloud", "converter", "msedge")] == []
     assert [where for where, _, name in found if name.startswith("edge.") and not name.startswith("edge.agent")] == []
     may = {*sys.stdlib_module_names, "edge", "federated", "lite_runtime", "numpy"}
-    own = {"tuf": "trust.py", "msgspec": "config.py", "cryptography": "identity.py"}
+    own = {"tuf": "trust.py", "cryptography": "identity.py"}
     others = [(where, path, name.partition(".")[0]) for where, path, name in found if name.partition(".")[0] not in may]
     assert [where for where, path, name in others if path != f"{AGENT}{own.get(name)}"] == []
 

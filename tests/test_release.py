@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -47,6 +48,78 @@ def test_two_builds_have_equal_bits(wheels: list[Path]) -> None:
     head, row = told.splitlines()
     assert row == f"{hashlib.sha256(one).hexdigest()}  {wheels[0].name}" and "setuptools" in head
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=wheels[0].parent, check=True)
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The agent as one file, built twice with equal bits."""
+    folder = tmp_path_factory.mktemp("agent")
+    command = [sys.executable, str(ROOT / "wheels" / "release.py")]
+    for name in "12":
+        done = subprocess.run(
+            [*command, str(folder / name), "--only", "agent"], env={**os.environ, "PYTHONHASHSEED": name}
+        )
+        assert done.returncode == 0
+    one, other = (next((folder / name).glob("*.pyz")) for name in "12")
+    assert one.read_bytes() == other.read_bytes() and one.name == f"msedge-agent-{VERSION}.pyz"
+    return one
+
+
+def bare(folder: Path, *names: str) -> tuple[Path, dict[str, str]]:
+    """An environment of Python with nothing but some packages of this one; and variables that name no other."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    here = Path(np.__file__).parents[1]
+    for path in (path for name in names for path in here.glob(name)):
+        (site / path.name).symlink_to(path)
+    found = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return folder / "bin" / "python", found
+
+
+def test_a_device_runs_the_agent_as_one_file(agent: Path, tmp_path: Path) -> None:
+    """Beside it are NumPy and cryptography alone."""
+    from benchmarks.updates_faults.world import APP, World
+
+    packages = ("numpy", "numpy.libs", "cryptography", "cffi", "_cffi_backend*", "pycparser")
+    python, environment = bare(tmp_path / "venv", *packages)
+    with zipfile.ZipFile(agent) as packed:
+        names = packed.namelist()
+    assert not [name for name in names if name.endswith((".so", ".pyd"))] and "tuf/ngclient/updater.py" in names
+    assert not [name for name in names if name.startswith(("edge/cli", "edge/gateway", "converter", "cloud"))]
+    assert {f"{name}.dist-info" for name in ("tuf", "urllib3", "securesystemslib", "msedge")} <= {
+        f"{name.partition('-')[0]}.dist-info" for name in names if name.endswith("/METADATA")
+    }
+
+    def ran(*words: str, code: int = 0) -> str:
+        done = subprocess.run([python, agent, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    assert ran("--version").strip() == VERSION
+    world = World(tmp_path / "hub")
+    (tmp_path / "root.json").write_bytes(world.root)
+    world.offer("1")
+    text = (
+        ran("init")
+        .replace('"https://hub.example.org/repository"', '"hub/repository"')
+        .replace("/var/lib/msedge", "device")
+    )
+    (tmp_path / "agent.toml").write_text(
+        f"{text}\n[applications.{APP}.trial]\nseconds = 0\nsuccesses = 1\nevery = 0.01\n"
+    )
+    found = json.loads(ran("once", "agent.toml", "--wait", "60", "--json"))["applications"][APP]
+    assert found["running"]["version"] == "1" and found["outcome"]["kind"] == "committed"
+    assert all(check["samples"] == 1 and not check["native"] for check in found["checks"].values()) and found["checks"]
+    assert json.loads(ran("status", "agent.toml", "--json"))["applications"][APP]["folder"] == found["folder"]
+    assert f"{APP}: runs 1" in ran("status", "agent.toml")
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import tuf, edge.agent as t; print(tuf.__file__, t.__file__)"
+    told = subprocess.check_output([python, "-c", code, agent], cwd=tmp_path, env=environment, text=True)
+    assert all(path.startswith(f"{agent}/") for path in told.split())
+    done = subprocess.run(
+        [python, agent, "once", "none.toml"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 3 and done.stderr.startswith("error: cannot read 'none.toml'")
+    assert "Traceback" not in done.stderr
 
 
 def test_no_wheel_asks_for_a_package_of_ours_by_name(wheels: list[Path]) -> None:

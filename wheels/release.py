@@ -1,8 +1,9 @@
-"""Builds all wheels of a release and their checksums: `python wheels/release.py [FOLDER]`, which `make release` runs.
+"""Builds all files of a release and their checksums: `python wheels/release.py [FOLDER]`, which `make release` runs.
 
     msedge-VERSION-py3-none-any.whl         everything but what devices need alone
     msedge_runtime-VERSION-….whl            what a device installs: NumPy and compiled kernels
     msedge_federated-VERSION-….whl          what a device that learns with others installs beside it
+    msedge-agent-VERSION.pyz                the agent as one file, for devices without pip; --targets adds kernels
     SHA256SUMS                              for `sha256sum -c`
 
 What is built is the last commit, in an empty folder, without bytecode or kernels of this machine's caches, and with the
@@ -20,23 +21,26 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = {"msedge": ".", "runtime": "wheels/runtime", "federated": "wheels/federated"}
 """By name, the folder that pip builds."""
-TOOLS = ("setuptools", "numpy", "numba", "llvmlite")
+AGENT = "agent"
+TOOLS = ("setuptools", "numpy", "numba", "llvmlite", "tuf", "securesystemslib", "urllib3")
 
 
 def main() -> None:
     """Read the command line and build."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist", help="where to write; default: dist")
-    parser.add_argument("--only", nargs="+", choices=sorted(WHEELS), default=list(WHEELS), help="wheels to build")
+    names = [*WHEELS, AGENT]
+    parser.add_argument("--only", nargs="+", choices=sorted(names), default=names, help="what to build")
     parser.add_argument(
         "--targets", action="append", metavar="NAMES",
-        help="targets of the runtime's kernels, of one processor; repeatable: one wheel each (linux-x86_64)",
+        help="targets of kernels, of one processor; repeatable: a runtime and an agent for each (linux-x86_64)",
     )  # fmt: skip
     given = parser.parse_args()
     os.umask(0o022)  # modes are part of a wheel
@@ -44,7 +48,7 @@ def main() -> None:
     if _git("status", "--porcelain", "--untracked-files=no"):
         print("warning: changes that are not committed are left out", file=sys.stderr)
     given.folder.mkdir(parents=True, exist_ok=True)
-    targets = {"runtime": given.targets or [""]}
+    targets = {"runtime": given.targets or [""], AGENT: ["", *(given.targets or ())]}
     built = [_built(name, commit, of) for name in given.only for of in targets.get(name, [""])]
     for name, data in built:
         _write(given.folder / name, data)
@@ -71,7 +75,7 @@ def _told(commit: str) -> str:
 
 
 def _built(name: str, commit: str, targets: str) -> tuple[str, bytes]:
-    """The file name and content of a wheel of that commit."""
+    """The file name and content of a wheel, or of the agent, of that commit."""
     with tempfile.TemporaryDirectory(prefix="msedge-release-") as folder:
         source, out = Path(folder, "source"), Path(folder, "out")
         with tarfile.open(fileobj=io.BytesIO(_git_bytes("archive", commit))) as archive:
@@ -82,14 +86,21 @@ def _built(name: str, commit: str, targets: str) -> tuple[str, bytes]:
             "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "",
         }  # fmt: skip
         command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--quiet"]
-        done = subprocess.run(
-            [*command, "--wheel-dir", str(out), str(source / WHEELS[name])],
-            env={**os.environ, **settings}, stdout=sys.stderr, check=False,
-        )  # fmt: skip
+        command += ["--wheel-dir", str(out), str(source / WHEELS.get(name, ""))]
+        if name == AGENT:
+            out.mkdir()
+            made = out / f"msedge-agent-{_version(source)}{'-' * bool(targets)}{targets.replace(' ', '-')}.pyz"
+            command = [sys.executable, str(source / "wheels" / "agent.py"), str(made)]
+            command += ["--targets", *targets.split()] if targets else []
+        done = subprocess.run(command, env={**os.environ, **settings}, stdout=sys.stderr, check=False)
         if done.returncode:
-            sys.exit(f"the wheel {name!r} could not be built; see above")
-        (wheel,) = out.glob("*.whl")
-        return wheel.name, wheel.read_bytes()
+            sys.exit(f"{name!r} could not be built; see above")
+        (built,) = out.iterdir()
+        return built.name, built.read_bytes()
+
+
+def _version(source: Path) -> str:
+    return str(tomllib.loads((source / "pyproject.toml").read_text("utf-8"))["project"]["version"])
 
 
 def _write(path: Path, data: bytes) -> None:

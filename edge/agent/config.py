@@ -14,34 +14,27 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
-
-from msgspec import Meta
+from typing import Any
 
 from edge.agent.application import Personal, Settings
 from edge.agent.checking.health import Address, Check, Fresh, Program, is_loopback
 from edge.agent.checking.trying import Limits
+from edge.agent.command.tables import Take, file, flag, listed, named, real, record, table, text, whole, wrong
 from edge.agent.conditions import Conditions, Window
-from edge.agent.errors import AgentError
 from edge.agent.machine import COSTLY
-from edge.agent.personal.keeping import KEEP
 from edge.agent.update import Rules
-from federated.tables import Count, NotNegative, Positive, Reader, Table, Whole
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.updates.release import may_name
 
-__all__ = ["TEMPLATE", "Config", "read"]
+__all__ = ["TEMPLATE", "Config", "Device", "read"]
 
-READER = Reader(AgentError, "msedge agent --init prints a template")
-Percent = Annotated[int, Meta(ge=0, le=100, description="a percentage from 0 to 100")]
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+_NAMES = "names of 1 to 64 of a-z 0-9 . _ -"
 
 
-class _Table(Table, frozen=True):
-    reader: ClassVar[Reader] = READER
-
-
-class Device(_Table, frozen=True):
+class Device(NamedTuple):
     """[agent]. repository: an address or a folder; "": that of the hub. hub: its address, for check-ins; "": channels
     say what runs. authority: a PEM file of the authorities of both addresses. every: seconds between two looks."""
 
@@ -50,162 +43,147 @@ class Device(_Table, frozen=True):
     repository: str = ""
     hub: str = ""
     authority: str = ""
-    every: Annotated[float, Meta(ge=1, le=1e7)] = 3600.0
+    every: float = 3600.0
     costly: tuple[str, ...] = COSTLY
     attributes: Mapping[str, str] = {}
 
 
-class Waiting(_Table, frozen=True):
-    """[conditions]: see `edge.agent.conditions.Conditions`; window: such as "22:00-06:00"."""
-
-    free: Whole = Conditions().free
-    battery: Percent = 0
-    metered: bool = False
-    window: str = ""
-
-    def made(self) -> Conditions:
-        """Raises AgentError for a window that is none."""
-        if not self.window:
-            return Conditions(self.free, self.battery, self.metered)
-        found = _CLOCK.fullmatch(self.window)
-        READER.need(found is not None, "conditions.window", "times such as 22:00-06:00", self.window)
-        assert found is not None
-        begin, end = (60 * int(found[i]) + int(found[i + 1]) for i in (1, 3))
-        return Conditions(self.free, self.battery, self.metered, Window(begin, end))
-
-
-class Checks(_Table, frozen=True):
-    """[checks], before the switch: see `edge.agent.checking.trying.Limits`."""
-
-    seconds: Positive = Limits().seconds
-    memory: Whole = 0
-    reference: bool = True
-    keys: tuple[str, ...] = ()
-
-
-class OnTrial(_Table, frozen=True):
-    """[trial], after the switch: see `edge.agent.update.Rules`; every: seconds between two health checks."""
-
-    seconds: NotNegative = Rules().seconds
-    successes: Count = Rules().successes
-    failures: Count = Rules().failures
-    limit: Positive = Rules().limit
-    starts: Count = Rules().starts
-    every: Positive = 10.0
-
-
-class HealthCheck(_Table, frozen=True):
-    """One check: a program, a file or an address. seconds: its limit; by default that of its kind."""
-
-    program: tuple[str, ...] = ()
-    file: str = ""
-    address: str = ""
-    seconds: Positive | None = None
-
-    def made(self, where: str) -> Check:
-        """Raises AgentError for none of the three, or more than one, or what cannot be checked."""
-        given = [name for name in ("program", "file", "address") if getattr(self, name)]
-        READER.need(len(given) == 1, where, "one of program, file and address", ", ".join(given) or "none")
-        limit = {} if self.seconds is None else {"seconds": self.seconds}
-        if self.program:
-            _absolute(self.program[0], f"{where}.program")
-            return Program(self.program, **limit)
-        if self.file:
-            return Fresh(_absolute(self.file, f"{where}.file"), **limit)
-        expected = "an address of this machine, such as http://127.0.0.1:8000/health"
-        READER.need(is_loopback(self.address), f"{where}.address", expected, self.address)
-        return Address(self.address, **limit)
-
-
-class Learned(_Table, frozen=True):
-    """See `edge.agent.application.Personal`."""
-
-    names: tuple[str, ...] = ()
-    examples: str = ""
-    epochs: Whole = 0
-    keep: Count = KEEP
-
-
-class App(_Table, frozen=True):
-    """[applications.NAME]; its own conditions, checks and trial replace those of the file."""
-
-    channel: str = "stable"
-    health: tuple[HealthCheck, ...] = ()
-    restart: tuple[str, ...] = ()
-    personal: Learned = Learned()
-    conditions: Waiting | None = None
-    checks: Checks | None = None
-    trial: OnTrial | None = None
-
-
-class _File(_Table, frozen=True):
-    agent: Device
-    applications: Mapping[str, App]
-    conditions: Waiting = Waiting()
-    checks: Checks = Checks()
-    trial: OnTrial = OnTrial()
-
-
 class Config(NamedTuple):
-    """A whole file, and the folder that relative paths begin in."""
+    """A whole file. base: the folder that relative paths begin in. applications: what each is told."""
 
-    file: _File
+    agent: Device
+    applications: Mapping[str, Settings]
     base: Path
-
-    @property
-    def agent(self) -> Device:
-        """The section [agent]."""
-        return self.file.agent
 
     def path(self, text: str) -> Path:
         """A path of the file."""
         return self.base / text
 
     def settings(self) -> dict[str, Settings]:
-        """What each application is told. Raises AgentError."""
-        source = self.agent.repository or self.agent.hub
-        READER.need(bool(source), "agent", "a repository, or a hub that has one", "neither")
-        found = self.file.applications
-        READER.need(bool(found), "applications", "at least one, as [applications.NAME]", "none")
-        return {name: self._settings(name, one) for name, one in found.items()}
-
-    def _settings(self, name: str, app: App) -> Settings:
-        where = f"applications.{name}"
-        READER.need(may_name(name), "applications", "names of 1 to 64 of a-z 0-9 . _ -", name)
-        READER.need(may_name(app.channel), f"{where}.channel", "a name of 1 to 64 of a-z 0-9 . _ -", app.channel)
-        if app.restart:
-            _absolute(app.restart[0], f"{where}.restart")
-        waiting, checks = app.conditions or self.file.conditions, app.checks or self.file.checks
-        trial, learned = app.trial or self.file.trial, app.personal
-        return Settings(
-            channel=app.channel,
-            health=tuple(one.made(f"{where}.health[{number}]") for number, one in enumerate(app.health)),
-            every=trial.every,
-            restart=app.restart,
-            rules=Rules(trial.seconds, trial.successes, trial.failures, trial.limit, trial.starts),
-            conditions=waiting.made(),
-            limits=Limits(
-                checks.seconds, checks.memory, checks.reference, tuple(str(self.path(key)) for key in checks.keys)
-            ),
-            personal=Personal(
-                learned.names,
-                str(self.path(learned.examples)) if learned.examples else "",
-                learned.epochs,
-                learned.keep,
-            ),
-        )  # fmt: skip
+        """What each application is told."""
+        return dict(self.applications)
 
 
-def _absolute(path: str, where: str) -> str:
-    READER.need(os.path.isabs(path), where, "an absolute path", path)
-    return path
+# -- what a file says --------------------------------------------------------------------------------------------------
+
+
+def _window(value: Any, key: str) -> Window | None:
+    found = _CLOCK.fullmatch(value) if type(value) is str else None
+    if found is None:
+        if value == "":
+            return None
+        wrong(key, "times such as 22:00-06:00", value)
+    begin, end = (60 * int(found[i]) + int(found[i + 1]) for i in (1, 3))
+    return Window(begin, end)
+
+
+def _absolute(value: Any, key: str) -> str:
+    if type(value) is not str or not os.path.isabs(value):
+        wrong(key, "an absolute path", value)
+    return value
+
+
+def _program(value: Any, key: str) -> tuple[str, ...]:
+    """Words, of which the first is an absolute path; () for none."""
+    found: tuple[str, ...] = listed(text())(value, key)
+    if found:
+        _absolute(found[0], key)
+    return found
+
+
+def _address(value: Any, key: str) -> str:
+    if type(value) is not str or not is_loopback(value):
+        wrong(key, "an address of this machine, such as http://127.0.0.1:8000/health", value)
+    return value
+
+
+_KINDS: Mapping[str, tuple[Take, type[Program] | type[Fresh] | type[Address]]] = {
+    "program": (_program, Program), "file": (_absolute, Fresh), "address": (_address, Address),
+}  # fmt: skip
+"""By the key of a health check: how it is read, and what it makes. seconds: its limit; by default that of its kind."""
+
+
+def _health(value: Any, key: str) -> Check:
+    fields = {"seconds": real(0, above=True), **{name: take for name, (take, _) in _KINDS.items()}}
+    found = table(value, key, fields, dict.fromkeys(fields))
+    kinds = [name for name in _KINDS if found.get(name)]
+    if len(kinds) != 1:
+        wrong(key, "one of program, file and address", ", ".join(kinds) or "none")
+    made: Check = _KINDS[kinds[0]][1](found[kinds[0]], **{k: v for k, v in found.items() if k == "seconds"})
+    return made
+
+
+_CONDITIONS = record(
+    Conditions, free=whole(0), battery=whole(0, 100, "a percentage from 0 to 100"), metered=flag, window=_window
+)
+_POSITIVE, _NOT_NEGATIVE, _COUNT = real(0, above=True), real(0), whole(1)
+_RULES = {
+    "seconds": _NOT_NEGATIVE, "successes": _COUNT, "failures": _COUNT, "limit": _POSITIVE, "starts": _COUNT,
+}  # fmt: skip
+
+
+def _trial(value: Any, key: str) -> tuple[Rules, float]:
+    """After the switch; every: seconds between two health checks."""
+    found = table(value, key, {**_RULES, "every": _POSITIVE}, {**Rules()._asdict(), "every": 10.0})
+    every = found.pop("every", 10.0)
+    return Rules(**found), every
+
+
+def _checks(value: Any, key: str, base: Path) -> Limits:
+    """Before the switch."""
+    take = record(Limits, seconds=_POSITIVE, memory=whole(0), reference=flag, keys=listed(text()))
+    found: Limits = take(value, key)
+    return found._replace(keys=tuple(str(base / name) for name in found.keys))
+
+
+def _personal(value: Any, key: str, base: Path) -> Personal:
+    take = record(Personal, names=listed(text()), examples=text(), epochs=whole(0), keep=_COUNT)
+    found: Personal = take(value, key)
+    return found._replace(examples=str(base / found.examples) if found.examples else "")
+
+
+_DEVICE = record(
+    Device, folder=text(), root=text(), repository=text(), hub=text(), authority=text(), every=real(1, high=1e7),
+    costly=listed(text()),
+    attributes=named(text("a text of at most 256 characters", lambda word: len(word) <= 256), _NAMES, may_name, 64),
+)  # fmt: skip
+
+
+def _application(value: Any, key: str, base: Path, shared: Mapping[str, Any]) -> Settings:
+    """[applications.NAME]; its own conditions, checks and trial replace those of the file."""
+    parts = _parts(base)
+    own: dict[str, Take] = {
+        "channel": text(f"a name: {_NAMES}", may_name), "health": listed(_health, "a list of checks"),
+        "restart": _program, "personal": partial(_personal, base=base),
+    }  # fmt: skip
+    found = table(value, key, {**own, **parts}, dict.fromkeys([*own, *parts]))
+    rules, every = found.get("trial", shared["trial"])
+    return Settings(
+        rules=rules, every=every, conditions=found.get("conditions", shared["conditions"]),
+        limits=found.get("checks", shared["checks"]), **{name: found[name] for name in own if name in found},
+    )  # fmt: skip
+
+
+def _parts(base: Path) -> dict[str, Take]:
+    """Sections that a file has for all applications, and one may have of its own."""
+    return {"conditions": _CONDITIONS, "checks": partial(_checks, base=base), "trial": _trial}
 
 
 def read(path: str | os.PathLike[str]) -> Config:
     """The configuration in a file. Raises AgentError, naming the key."""
-    made = Config(READER.read(_File, READER.file(path), f"{os.fspath(path)}: "), Path(path).resolve().parent)
-    made.settings()
-    return made
+    where, base = f"{os.fspath(path)}: ", Path(path).resolve().parent
+    parts = _parts(base)
+    fields: dict[str, Take] = {"agent": _DEVICE, "applications": lambda value, key: value, **parts}
+    found = table(file(path), where, fields, dict.fromkeys(parts))
+    shared = {name: found[name] if name in found else take({}, name) for name, take in parts.items()}
+    of = partial(_application, base=base, shared=shared)
+    applications = named(of, _NAMES, may_name)(found["applications"], f"{where}applications")
+    agent: Device = found["agent"]
+    if not agent.repository and not agent.hub:
+        wrong(f"{where}agent", "a repository, or a hub that has one", "neither")
+    if not applications:
+        wrong(f"{where}applications", "at least one, as [applications.NAME]", "none")
+    return Config(agent, applications, base)
 
 
 TEMPLATE = """\

@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, BinaryIO
 
+from lite_runtime import _inside
 from lite_runtime._blake import blake2b
 from lite_runtime._extras import install_line
 from lite_runtime.errors import MissingExtraError, MsedgeError
@@ -78,7 +79,7 @@ def _native(target: str) -> ImageFile | None:
     """The runtime's own kernels for a target, unpacked into the cache once; None if the runtime came without them."""
     packed = os.path.join(NATIVE, f"{target}.xz")
     try:
-        with open(packed, "rb") as file:
+        with _inside.opened(packed) as file:
             head = file.read(PACKED_HEAD.size)
     except FileNotFoundError:
         return None
@@ -116,7 +117,7 @@ def _unpacked(packed: str, size: int, path: str, identity: str) -> ImageFile:
     except ImportError:
         raise BuildError("this Python has no lzma, which kernels are packed with; install one that has") from None
     try:
-        with open(packed, "rb") as file:
+        with _inside.opened(packed) as file:
             content = lzma.LZMADecompressor().decompress(file.read()[PACKED_HEAD.size :], size)
     except (EOFError, lzma.LZMAError) as problem:
         raise _packed_damaged(packed, "an xz stream", str(problem)) from None
@@ -160,17 +161,19 @@ def cache_folder() -> str:
 @cache
 def families() -> tuple[str, ...]:
     """Names of the kernel families whose source is installed, or which came with the runtime."""
-    names = os.listdir(os.path.join(ROOT, "kernels"))
+    there = set(_inside.modules(os.path.join(ROOT, "kernels")))
     target = host()
-    there = {n[:-3] for n in names if n.endswith(".py") and not n.startswith("_")}
     return tuple(sorted(there.union(*(file.families for file in _natives(target))) if target else there))
 
 
 @cache
 def _compiler() -> str:
-    """Versions of the installed compiler, found without importing it; "" if there is none."""
+    """Versions of the installed compiler, found without importing it; "" if there is none, or this runtime came without
+    what compiling needs."""
     import importlib.util
 
+    if not os.path.exists(os.path.join(ROOT, "native", "compile.py")):
+        return ""
     spec = importlib.util.find_spec("numba")
     if spec is None or not spec.submodule_search_locations:
         return ""
@@ -290,7 +293,7 @@ def available() -> bool:
     target = host()
     if target is None or _natives(target):
         return target is not None
-    return not target.library and (bool(_compiler()) or all(kept().values()))
+    return not target.library and (bool(_compiler()) or (bool(families()) and all(kept().values())))
 
 
 def remedy() -> str:

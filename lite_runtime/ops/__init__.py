@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-for _name in sorted(os.listdir(os.path.dirname(__file__))):
-    if _name.endswith(".py") and not _name.startswith("_"):
-        import_module(f"{__name__}.{_name[:-3]}")
+from lite_runtime._inside import modules
+
+for _name in modules(os.path.dirname(__file__)):
+    import_module(f"{__name__}.{_name}")

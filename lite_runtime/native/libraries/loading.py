@@ -39,7 +39,7 @@ def library(folder: str, target: Target) -> Library | None:
     try:
         with open(f"{path}.txt", "rb") as file:
             return Library(file.read(), path, target.library)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter in an archive, from which systems load no library
         return None
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,9 +13,11 @@ from typing import Any
 from typer.testing import CliRunner
 
 from benchmarks.updates_faults.world import APP, FILES, World, bundle_of
-from edge.cli.agent import _hub, _opened, _read
+from edge.agent.command.starting import hub_of, opened
+from edge.agent.config import read
 from edge.cli.app import app
 from tests.cloud.hub.serving import running
+from tests.conftest import ROOT
 from tests.edge.agent.test_config import QUICK
 from tests.waiting import until
 
@@ -41,9 +46,9 @@ def test_a_rollout_and_one_that_fails_here(tmp_path: Path) -> None:
         operator = hub.token("ann", "operator")
         path = device(tmp_path, hub.url, hub.token("one"))
         ended = threading.Event()
-        talk = _hub(_read(path))
+        talk = hub_of(read(path))
         assert talk is not None
-        with _opened(_read(path), hub=talk) as agent:
+        with opened(read(path), hub=talk) as agent:
             agent.start()
             thread = threading.Thread(target=agent.run, args=(talk.check_in, ended))
 
@@ -70,3 +75,18 @@ def test_a_rollout_and_one_that_fails_here(tmp_path: Path) -> None:
                 ended.set()
                 thread.join()
             talk.close()
+
+
+def test_the_example_of_a_program_with_an_agent_in_itself(tmp_path: Path) -> None:
+    """It returns from a version that its own check does not take, and the release says where it comes from."""
+    words = [sys.executable, str(ROOT / "examples" / "updates" / "inside.py"), str(tmp_path / "folder")]
+    done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert [line for line in lines if line.startswith("answers")] == ["answers 2", "answers 3", "answers 3"]
+    assert any(
+        line.startswith("rolled-back 2.0.0") and "expected less than 5 degrees, got 40" in line for line in lines
+    )
+    assert (
+        any(line.startswith("of ModelProto: blake2b_256") for line in lines) and "signed by thermostat-1" in done.stdout
+    )
