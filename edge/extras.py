@@ -61,8 +61,10 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
             {"tensorboardX": "tensorboardX"}, "`msedge runs export --tensorboard` uses it to write event files"
         ),
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
+        "hub": Extra(
+            {"aiohttp": "aiohttp", "obstore": "obstore"}, "a hub serves a fleet, and keeps its files, with it"
+        ),
         "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway uses it to serve HTTP"),
-        "hub": Extra({"obstore": "obstore"}, "a hub keeps its repository in S3-compatible storage with it"),
         "agent": Extra(
             {"tuf": "tuf", "securesystemslib": "securesystemslib", "cryptography": "cryptography"},
             "signed repositories are made and checked with it",
