@@ -61,6 +61,10 @@ class Database(ABC):
         """A transaction that is durable when the block has ended, and undone if it raises."""
 
     @abstractmethod
+    def reading(self) -> AbstractContextManager[Cursor]:
+        """A transaction that only reads, at one moment: it keeps no writer waiting, however long it takes."""
+
+    @abstractmethod
     def another(self) -> Database:
         """A second connection, for another thread."""
 
@@ -124,11 +128,18 @@ class Sqlite(Database):
         if os.stat(path).st_mode & 0o077:
             os.chmod(path, 0o600)
 
-    @contextmanager
-    def transaction(self) -> Iterator[Cursor]:
+    def transaction(self) -> AbstractContextManager[Cursor]:
         """See Database."""
+        return self._began("BEGIN IMMEDIATE")
+
+    def reading(self) -> AbstractContextManager[Cursor]:
+        """See Database."""
+        return self._began("BEGIN")
+
+    @contextmanager
+    def _began(self, words: str) -> Iterator[Cursor]:
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(words)
             try:
                 yield _SqliteCursor(self._connection)
                 self._connection.execute("COMMIT")

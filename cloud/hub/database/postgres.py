@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from cloud.hub.database.engine import Cursor, Database, Row
@@ -69,11 +69,20 @@ class Postgres(Database):
         except psycopg.Error as problem:
             raise HubError(f"cannot open PostgreSQL: {problem}; check the address and that the server runs") from None
 
-    @contextmanager
-    def transaction(self) -> Iterator[Cursor]:
+    def transaction(self) -> AbstractContextManager[Cursor]:
         """See Database."""
+        return self._began("")
+
+    def reading(self) -> AbstractContextManager[Cursor]:
+        """See Database."""
+        return self._began("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    @contextmanager
+    def _began(self, words: str) -> Iterator[Cursor]:
         try:
             with self._connection.transaction(), self._connection.cursor() as cursor:
+                if words:
+                    cursor.execute(words.encode())
                 yield _PostgresCursor(cursor)
         except psycopg.Error as problem:
             self._renew()
