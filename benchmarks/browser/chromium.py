@@ -149,6 +149,10 @@ class Page:
         """Close it, with its caches and storage."""
         self._browser.ask("Target.disposeBrowserContext", browserContextId=self._context)
 
+    def ask(self, method: str, **parameters: Any) -> Mapping[str, Any]:
+        """The result of one of the protocol's methods, for this page. Raises MsedgeError."""
+        return self._browser.ask(method, self._session, **parameters)
+
     def loaded(self) -> bool:
         """Whether the page's address is loaded, with its modules."""
         try:
@@ -175,5 +179,5 @@ class Page:
     def screenshot(self, width: int, height: int, scale: float = 1.0) -> bytes:
         """A picture of the page's top as PNG; width and height in CSS pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
-        self._browser.ask("Emulation.setDeviceMetricsOverride", self._session, **size)
-        return base64.b64decode(self._browser.ask("Page.captureScreenshot", self._session, format="png")["data"])
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
+        return base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"])

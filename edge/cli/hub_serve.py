@@ -204,8 +204,7 @@ def audit_log(
         with _database(config, database) as base, base.reading() as cursor:
             found = audit.entries(cursor)
     if export is not None:
-        lines = (json.dumps(one._asdict(), sort_keys=True) + "\n" for one in found)
-        write_atomically(export, "".join(lines).encode())
+        write_atomically(export, "".join(map(audit.line, found)).encode())
     problem, number, last = "", len(found), found[-1].chain if found else audit.START
     if verify or head:
         try:

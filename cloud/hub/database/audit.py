@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cloud.hub.database.engine import Cursor
 from cloud.hub.errors import HubError
 
-__all__ = ["START", "Entry", "add", "entries", "verified"]
+__all__ = ["START", "Entry", "add", "entries", "head", "latest", "line", "verified"]
 
 START = "0" * 64
 
@@ -38,7 +38,7 @@ def _hash(before: str, number: int, time: float, who: str, what: str, data: Mapp
 def add(cursor: Cursor, time: float, who: str, what: str, data: Mapping[str, Any]) -> None:
     """Write an entry at the end of the chain, in the transaction of what it describes."""
     cursor.alone("audit")
-    number, before = cursor.one("SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1") or (0, START)
+    number, before = head(cursor)
     chain = _hash(before, number + 1, time, who, what, data)
     words = json.dumps(data, sort_keys=True, separators=(",", ":"))
     cursor.run("INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?)", number + 1, time, who, what, words, chain)
@@ -47,7 +47,32 @@ def add(cursor: Cursor, time: float, who: str, what: str, data: Mapping[str, Any
 def entries(cursor: Cursor, after: int = 0, most: int = 1 << 31) -> list[Entry]:
     """Entries with numbers above `after`, in order."""
     rows = cursor.rows("SELECT * FROM audit WHERE number > ? ORDER BY number LIMIT ?", after, most)
-    return [Entry._make((*row[:4], json.loads(row[4]), row[5])) for row in rows]
+    return [_entry(row) for row in rows]
+
+
+def latest(cursor: Cursor, words: str = "", before: int = 1 << 53, most: int = 100) -> list[Entry]:
+    """Entries with numbers below `before` in which these words stand, in any case, the newest first."""
+    mask = words.lower()
+    for mark in "!%_":
+        mask = mask.replace(mark, f"!{mark}")
+    columns = " OR ".join(f"LOWER({name}) LIKE ? ESCAPE '!'" for name in ("who", "what", "data"))
+    query = f"SELECT * FROM audit WHERE number < ? AND ({columns}) ORDER BY number DESC LIMIT ?"
+    return [_entry(row) for row in cursor.rows(query, before, *[f"%{mask}%"] * 3, most)]
+
+
+def head(cursor: Cursor) -> tuple[int, str]:
+    """The number and the hash of the last entry."""
+    number, chain = cursor.one("SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1") or (0, START)
+    return int(number), str(chain)
+
+
+def line(entry: Entry) -> str:
+    """An entry as a line of an exported log."""
+    return json.dumps(entry._asdict(), sort_keys=True) + "\n"
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    return Entry._make((*row[:4], json.loads(row[4]), row[5]))
 
 
 def verified(found: Iterable[Entry], head: str = "") -> tuple[int, str]:

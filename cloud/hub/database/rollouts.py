@@ -10,7 +10,7 @@ from cloud.hub.database.engine import Cursor
 from cloud.hub.errors import HubError
 from cloud.hub.rollouts.rollout import Event, Rollout
 
-__all__ = ["ADD", "decisions", "load", "row"]
+__all__ = ["ADD", "decisions", "load", "row", "verdicts"]
 
 ADD = "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 """Stores an event; `row` has its values."""
@@ -25,6 +25,19 @@ def row(rollout: str, number: int, event: Event) -> tuple[object, ...]:
 def decisions(cursor: Cursor, rollout: str) -> list[Event]:
     """What happened to a rollout as a whole, in order; events of its devices are left out."""
     return [event for *_, event in _events(cursor, "WHERE rollout = ? AND device = '' ORDER BY number", rollout)]
+
+
+def verdicts(cursor: Cursor, rollout: str) -> Iterator[tuple[float, str, str]]:
+    """When devices joined a rollout and how they ended, in order: time, device, verdict, which is "" for joining."""
+    words = "SELECT time, device, kind, data FROM rollouts WHERE rollout = ? AND kind IN ('joined', 'ended')"
+    known: dict[str, str] = {}  # few texts, many rows
+    for time, device, kind, data in cursor.rows(f"{words} ORDER BY number", rollout):
+        if kind == "joined":
+            yield time, device, ""
+        else:
+            if data not in known:
+                known[data] = json.loads(data)["verdict"]
+            yield time, device, known[data]
 
 
 def load(cursor: Cursor) -> dict[str, tuple[Rollout, int]]:

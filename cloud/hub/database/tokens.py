@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cloud.hub.database.engine import Cursor
 from cloud.hub.errors import HubError
 
-__all__ = ["SCOPES", "Token", "add", "known", "listed", "revoke", "spend"]
+__all__ = ["SCOPES", "Token", "add", "by_id", "known", "listed", "revoke", "spend"]
 
 SCOPES: Mapping[str, str] = MappingProxyType(
     {
@@ -71,6 +71,16 @@ def known(cursor: Cursor, words: str, now: float) -> Token | None:
     row = cursor.one("SELECT * FROM tokens WHERE id = ?", match[1]) if match else None
     if match is None or row is None or not hmac.compare_digest(_digest(match[2]), row[3]):
         return None
+    return _alive(row, now)
+
+
+def by_id(cursor: Cursor, identity: str, now: float) -> Token | None:
+    """The token with this id; None for a revoked one, and one that has ended."""
+    row = cursor.one("SELECT * FROM tokens WHERE id = ?", identity)
+    return _alive(row, now) if row else None
+
+
+def _alive(row: tuple[object, ...], now: float) -> Token | None:
     found = _token(row)
     return found if found.expires is None or now < found.expires else None
 

@@ -71,6 +71,7 @@ class Rollout:
         self.id = identity
         self.status, self.reason = "", ""
         self.members: dict[str, Member] = {}
+        self._counts = {"": 0, "good": 0, "bad": 0, "neutral": 0}
         self.controls: dict[str, tuple[float, Mapping[str, float]] | None] = {}
         """Devices without the version that are compared with: since when and from which measures, None: compared."""
         self.open = 0
@@ -107,10 +108,7 @@ class Rollout:
 
     def counts(self) -> dict[str, int]:
         """Members by verdict; those of "" are open."""
-        found = {"": 0, "good": 0, "bad": 0, "neutral": 0}
-        for member in list(self.members.values()):
-            found[member.verdict] += 1
-        return found
+        return dict(self._counts)
 
     def decision(self, now: float) -> Event | None:
         """What the rollout decides by itself at this time, as an event that is still to be applied; None: nothing."""
@@ -182,6 +180,8 @@ class Rollout:
         self.controls.pop(event.device, None)
         if member.before == self.plan.version:
             member.verdict, member.kind, member.returned = "neutral", "present", True
+        self._counts[member.verdict] += 1
+        if member.verdict:
             return
         self.open += 1
         if not member.before:
@@ -197,6 +197,8 @@ class Rollout:
         if not member.undecided and (member.verdict, verdict) != ("good", "bad"):
             return  # a version that failed after its trial counts, other news do not
         self.open -= not member.verdict
+        self._counts[member.verdict] -= 1
+        self._counts[verdict] += 1
         member.verdict, member.kind = verdict, event.data["kind"]
         if verdict in ("good", "bad"):
             found = self.failures[self.step]

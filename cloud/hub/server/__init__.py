@@ -1,4 +1,4 @@
-"""The server that a fleet checks in at. aiohttp is imported here alone, in `app`, `files`, `operators` and `running`.
+"""The server that a fleet checks in at. aiohttp is only in `app`, `files`, `operators`, `running` and `people`.
 
 settings     what a hub is told, from a file
 fleet        devices and rollouts in memory: a report in, assignments and changes for the database out
@@ -9,6 +9,7 @@ authority    certificates of devices' keys
 enrolling    new devices
 app          requests of devices
 operators    requests of people
+people/      who they are, what they search, the repository and the pages for them
 files        the repository's files, by range
 observing    figures for OpenTelemetry
 running      start, stop, TLS

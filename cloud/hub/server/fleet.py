@@ -40,9 +40,10 @@ def read_stored(words: str) -> Report | None:
 
 
 class Known:
-    """What is kept in memory of a device: see `Device`. applications: the last reported ones."""
+    """What is kept in memory of a device: see `Device`. applications: the last reported ones. said: what it says of
+    itself, as cohorts ask for it."""
 
-    __slots__ = ("applications", "batch", "certified", "id", "key", "labels", "received", "seen", "state")
+    __slots__ = ("applications", "batch", "certified", "id", "key", "labels", "received", "said", "seen", "state")
 
     def __init__(self, device: Device) -> None:
         self.id, self.key, self.state, self.labels = device.id, device.key, device.state, dict(device.labels)
@@ -52,13 +53,20 @@ class Known:
             device.batch,
             device.certified,
         )
-        told = read_stored(device.report)
-        self.applications: Mapping[str, Application] = {} if told is None else told.applications
+        self.applications: Mapping[str, Application] = {}
+        self.said: Mapping[str, str] = {}
+        if (told := read_stored(device.report)) is not None:
+            self.take(told)
 
-    def attributes(self, told: Report) -> dict[str, str]:
+    def take(self, told: Report) -> None:
+        """Remember a report."""
+        self.applications = told.applications
+        self.said = {**told.attributes, "target": told.target, "runtime": told.runtime}
+
+    @property
+    def attributes(self) -> dict[str, str]:
         """What cohorts ask about: what the device says, then what people have said of it."""
-        own = {"target": told.target, "runtime": told.runtime}
-        return {**told.attributes, **own, **self.labels, "device": self.id}
+        return {**self.said, **self.labels, "device": self.id}
 
 
 class Seen(NamedTuple):
@@ -106,10 +114,11 @@ class Fleet:
         changes: list[Change] = [(devices.EVENT, _row(known.id, event, now)) for event in fresh]
         if fresh:
             known.received = fresh[-1].serial
-        known.seen, known.applications = now, told.applications
+        known.seen = now
+        known.take(told)
         words = checkin.written(told._replace(events=())).decode()
         changes.append((devices.SEEN, (now, words, known.received, known.id)))
-        attributes = known.attributes(told)
+        attributes = known.attributes
         assigned: dict[str, Assignment] = {}
         before, waits = len(changes), False
         for application, same in self._by_application.items():

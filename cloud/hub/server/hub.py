@@ -340,13 +340,25 @@ class Hub:
     async def person(self, words: str) -> Token | None:
         """The token of a person; None for a text that is none, or one of a device."""
         digest, now = sha256(words.encode("utf-8", "replace")).hexdigest(), self.clock()
-        found, until = self._people.get(digest, (None, 0.0))
+        return await self._person(digest, lambda cursor: tokens.known(cursor, words, now))
+
+    async def logged_in(self, identity: str) -> Token | None:
+        """The token with this id, of a person who has shown it before; None if it has ended."""
+        now = self.clock()
+        return await self._person(identity, lambda cursor: tokens.by_id(cursor, identity, now))
+
+    async def _person(self, key: str, look: Callable[[Cursor], Token | None]) -> Token | None:
+        found, until = self._people.get(key, (None, 0.0))
         if time.monotonic() >= until:  # not by a clock that can be set back
-            found = await self.read(lambda cursor: tokens.known(cursor, words, now))
+            found = await self.read(look)
             if len(self._people) > 1000:
                 self._people.clear()
-            self._people[digest] = found, time.monotonic() + _KNOWN
+            self._people[key] = found, time.monotonic() + _KNOWN
         return found if found is not None and found.scope != "device" else None
+
+    async def noted(self, by: str, what: str, data: Mapping[str, Any]) -> None:
+        """Write into the audit log what somebody did."""
+        await self._done(self.writer.run(lambda cursor: audit.add(cursor, self.clock(), by, what, data)))
 
     async def change(self, identity: str, by: str, **columns: Any) -> None:
         """Block a device or let it come again, or set its labels. Raises HubError for an unknown one, Busy."""

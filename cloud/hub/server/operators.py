@@ -1,32 +1,42 @@
 """Requests of people: the fleet, rollouts, the audit log. A viewer's token reads; an operator's changes too.
 
-GET  /v1/fleet                        numbers by state and version
-GET  /v1/fleet/devices?after=ID&most=N     devices with their last reports
+GET  /v1/fleet                        numbers by state and version, and how the fleet does
+GET  /v1/fleet/devices?search=WORDS&after=ID&most=N     devices with their last reports, by id; words: see `searching`
 GET  /v1/fleet/devices/ID             one device and its events
 POST /v1/fleet/devices/ID             {"state": "active" | "blocked", "labels": {…}}
-GET  /v1/rollouts                     all, the newest first
+GET  /v1/rollouts?status=S&most=N     all, the newest first
 POST /v1/rollouts                     a plan -> 201
 GET  /v1/rollouts/ID                  one rollout and its decisions
+GET  /v1/rollouts/ID/progress         how many members it had over time, and their verdicts
 POST /v1/rollouts/ID/pause|resume|abort    {"why": TEXT, "back": true}
+GET  /v1/telemetry/APPLICATION        what devices told, by version, day and name
 GET  /v1/audit?after=NUMBER&most=N    the audit log
+GET  /v1/audit/latest?search=WORDS&before=NUMBER&most=N   the same backwards, and the last hash
+GET  /v1/audit/export                 all of it, an entry a line
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
 from cloud.hub.database import audit, devices, rollouts, telemetry
+from cloud.hub.database.engine import Cursor
 from cloud.hub.database.tokens import Token
 from cloud.hub.errors import HubError
 from cloud.hub.rollouts.plan import read_plan
-from cloud.hub.server.app import Handler, bearer, body_of
+from cloud.hub.rollouts.progress import curves
+from cloud.hub.server.app import body_of
 from cloud.hub.server.fleet import read_stored
 from cloud.hub.server.hub import Hub, Refused
+from cloud.hub.server.pacing import spread
+from cloud.hub.server.people.gate import Gate
+from cloud.hub.server.people.health import health
+from cloud.hub.server.people.searching import search
 from cloud.hub.storage import Storage
 from lite_runtime.bundle.strict import parsed
 from lite_runtime.errors import BundleError
@@ -36,19 +46,23 @@ __all__ = ["Operators"]
 
 _MOST = 1 << 18
 _PAGE = 1000
+_FRESH, _CURVES = 1.5, 4.0
+"""Seconds for which numbers of the whole fleet, and curves of a rollout, are good: many pages may ask for them."""
+_MOST_CURVES = 64
 _ORDERS = {"pause": "paused", "resume": "resumed", "abort": "aborted"}
-Asked = Callable[[web.Request, Token], Awaitable[web.StreamResponse]]
 
 
 class Operators:
     """What people ask of a hub. storage: where a release has to be before it is rolled out; None: not checked."""
 
-    def __init__(self, hub: Hub, storage: Storage | None) -> None:
-        self._hub, self._storage = hub, storage
+    def __init__(self, hub: Hub, storage: Storage | None, gate: Gate) -> None:
+        self._hub, self._storage, self._gate = hub, storage, gate
+        self._numbers: tuple[float, dict[str, Any]] = (0.0, {})
+        self._curves: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def routes(self) -> list[web.RouteDef]:
         """The paths that people ask for."""
-        read, write = self._for("viewer", "operator"), self._for("operator")
+        read, write = self._gate.guard("viewer", "operator"), self._gate.guard("operator")
         return [
             web.get("/v1/fleet", read(self._fleet)),
             web.get("/v1/fleet/devices", read(self._devices)),
@@ -57,32 +71,36 @@ class Operators:
             web.get("/v1/rollouts", read(self._rollouts)),
             web.post("/v1/rollouts", write(self._start)),
             web.get("/v1/rollouts/{id}", read(self._rollout)),
+            web.get("/v1/rollouts/{id}/progress", read(self._progress)),
             web.post("/v1/rollouts/{id}/{order}", write(self._order)),
             web.get("/v1/telemetry/{application}", read(self._telemetry)),
             web.get("/v1/audit", read(self._audit)),
+            web.get("/v1/audit/latest", read(self._latest)),
+            web.get("/v1/audit/export", read(self._export)),
         ]
 
-    def _for(self, *scopes: str) -> Callable[[Asked], Handler]:
-        def guard(handler: Asked) -> Handler:
-            async def asked(request: web.Request) -> web.StreamResponse:
-                token = await self._hub.person(bearer(request))
-                if token is None:
-                    raise Refused(401, "expected a token: Authorization: Bearer TOKEN; msedge hub token add makes one")
-                if token.scope not in scopes:
-                    raise Refused(403, f"expected a token with scope {scopes[0]}, got one with {token.scope}")
-                return await handler(request, token)
-
-            return asked
-
-        return guard
+    # -- the fleet
 
     async def _fleet(self, request: web.Request, token: Token) -> web.StreamResponse:
-        return web.json_response(self._hub.fleet.summary())
+        now, fleet = self._hub.clock(), self._hub.fleet
+        if not 0 <= now - self._numbers[0] < _FRESH:
+            found = await asyncio.to_thread(health, list(fleet.devices.values()), now, self._interval)
+            self._numbers = now, {**fleet.summary(), "health": found}
+        return web.json_response(self._numbers[1])
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between two check-ins of a device."""
+        settings = self._hub.settings
+        return spread(settings.interval, len(self._hub.fleet.devices), settings.capacity)
 
     async def _devices(self, request: web.Request, token: Token) -> web.StreamResponse:
-        after, most = request.query.get("after", ""), _number(request, "most", 100, _PAGE)
-        found = await self._hub.read(lambda cursor: devices.page(cursor, after, most))
-        return web.json_response({"devices": [_shown(device) for device in found]})
+        words, after, most = _words(request, "search"), _words(request, "after"), _number(request, "most", 100, _PAGE)
+        fleet, now, interval = self._hub.fleet, self._hub.clock(), self._interval
+        all_ = list(fleet.devices.values())
+        found = await asyncio.to_thread(search, all_, fleet.rollouts, words, after, most, now, interval)
+        shown = await self._hub.read(lambda cursor: [_shown(one) for one in devices.some(cursor, found.ids)])
+        return web.json_response({"devices": shown, "total": found.total, "more": found.more})
 
     async def _device(self, request: web.Request, token: Token) -> web.StreamResponse:
         identity = request.match_info["id"]
@@ -106,9 +124,13 @@ class Operators:
             await self._hub.change(request.match_info["id"], token.name, **table)
         return await self._device(request, token)
 
+    # -- rollouts
+
     async def _rollouts(self, request: web.Request, token: Token) -> web.StreamResponse:
-        found = sorted(self._hub.fleet.rollouts.values(), key=lambda one: -one.started)
-        return web.json_response({"rollouts": [one.data() for one in found]})
+        status, most = _words(request, "status"), _number(request, "most", _PAGE, _PAGE)
+        found = [one for one in self._hub.fleet.rollouts.values() if not status or one.status == status]
+        found.sort(key=lambda one: -one.started)
+        return web.json_response({"rollouts": [one.data() for one in found[:most]], "total": len(found)})
 
     async def _start(self, request: web.Request, token: Token) -> web.StreamResponse:
         plan = read_plan(_json(await body_of(request, _MOST)), "plan")
@@ -126,6 +148,23 @@ class Operators:
         said = [event._asdict() | {"data": dict(event.data)} for event in events]
         return web.json_response({**found.data(), "decisions": said})
 
+    async def _progress(self, request: web.Request, token: Token) -> web.StreamResponse:
+        found, now = self._hub.fleet.find(request.match_info["id"]), self._hub.clock()
+
+        def look(cursor: Cursor) -> dict[str, Any]:
+            events = list(rollouts.verdicts(cursor, found.id))
+            ended = max(found.began, events[-1][0]) if events else found.began
+            end = now if found.status in ("running", "paused") else ended
+            return curves(events, found.started, end)._asdict()
+
+        when, shown = self._curves.pop(found.id, (0.0, {}))
+        if not 0 <= now - when < _CURVES:
+            when, shown = now, await self._hub.read(look)
+        self._curves[found.id] = when, shown
+        if len(self._curves) > _MOST_CURVES:
+            del self._curves[next(iter(self._curves))]
+        return web.json_response(shown)
+
     async def _order(self, request: web.Request, token: Token) -> web.StreamResponse:
         order = request.match_info["order"]
         if order not in _ORDERS:
@@ -135,6 +174,8 @@ class Operators:
         data: dict[str, Any] = {"back": back} if order == "abort" else {}
         found = await self._hub.order(request.match_info["id"], _ORDERS[order], token.name, why, data)
         return web.json_response(found.data())
+
+    # -- telemetry, the audit log
 
     async def _telemetry(self, request: web.Request, token: Token) -> web.StreamResponse:
         application, since = request.match_info["application"], _number(request, "since", 0, 1 << 31)
@@ -146,12 +187,47 @@ class Operators:
         found = await self._hub.read(lambda cursor: audit.entries(cursor, after, most))
         return web.json_response({"entries": [one._asdict() for one in found]})
 
+    async def _latest(self, request: web.Request, token: Token) -> web.StreamResponse:
+        words, most = _words(request, "search"), _number(request, "most", 100, _PAGE)
+        before = _number(request, "before", 1 << 53, 1 << 53)
+
+        def look(cursor: Cursor) -> tuple[list[audit.Entry], tuple[int, str]]:
+            return audit.latest(cursor, words, before, most + 1), audit.head(cursor)
+
+        found, (number, chain) = await self._hub.read(look)
+        shown = [one._asdict() for one in found[:most]]
+        return web.json_response({"entries": shown, "more": len(found) > most, "number": number, "head": chain})
+
+    async def _export(self, request: web.Request, token: Token) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Disposition": 'attachment; filename="audit.jsonl"'})
+        answer.content_type = "application/jsonl"
+        await answer.prepare(request)
+        last = 0
+        try:
+            while found := await self._hub.read(self._part(last)):
+                await answer.write("".join(map(audit.line, found)).encode())
+                last = found[-1].number
+            await answer.write_eof()
+        except HubError:
+            if request.transport is not None:
+                request.transport.abort()  # a log that is cut short must not look whole
+        return answer
+
+    @staticmethod
+    def _part(after: int) -> Callable[[Cursor], list[audit.Entry]]:
+        return lambda cursor: audit.entries(cursor, after, _PAGE)
+
 
 def _number(request: web.Request, name: str, default: int, most: int) -> int:
     words = request.query.get(name, str(default))
     if not words.isascii() or not words.isdigit() or len(words) > 16:
         raise Refused(400, f"{name}: expected a whole number, got {words[:40]!r}")
     return min(int(words), most)
+
+
+def _words(request: web.Request, name: str) -> str:
+    words: str = fields.text(200)(request.query.get(name, ""), name)
+    return words.strip()
 
 
 def _json(raw: bytes) -> Any:

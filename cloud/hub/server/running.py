@@ -25,6 +25,9 @@ from cloud.hub.server.files import Files
 from cloud.hub.server.hub import Hub
 from cloud.hub.server.observing import Observer, reader_for
 from cloud.hub.server.operators import Operators
+from cloud.hub.server.people import pages
+from cloud.hub.server.people.gate import Gate
+from cloud.hub.server.people.releases import Shelves
 from cloud.hub.server.settings import Settings
 from cloud.hub.storage import storage_at
 from federated.transport.addresses import host_and_port, is_here
@@ -89,7 +92,10 @@ async def serving(settings: Settings, folder: Path) -> AsyncIterator[tuple[Hub, 
             tls.load_verify_locations(cadata=hub.authority.pem)
         devices = Devices(hub, observer)
         app = web.Application(middlewares=[devices.outermost], client_max_size=1 << 20)
-        app.add_routes([*devices.routes(), *Operators(hub, storage).routes()])
+        app.on_response_prepare.append(_guarded)
+        gate = Gate(hub)
+        app.add_routes([*devices.routes(), *gate.routes(), *Operators(hub, storage, gate).routes(), *pages.routes()])
+        app.add_routes(Shelves(hub, storage, gate).routes())
         if storage is not None:
             app.add_routes(Files(devices, storage).routes())
         async with _listening(app, hub, host, port, tls) as url:
@@ -98,6 +104,12 @@ async def serving(settings: Settings, folder: Path) -> AsyncIterator[tuple[Hub, 
         if observer is not None:
             await asyncio.to_thread(observer.close)
         await hub.close()
+
+
+async def _guarded(request: web.Request, response: web.StreamResponse) -> None:
+    """No browser keeps an answer that does not say so, or takes it for another type than it has."""
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
 
 
 @contextlib.asynccontextmanager

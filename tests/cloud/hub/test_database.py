@@ -95,7 +95,7 @@ def test_devices(database: Database) -> None:
         assert devices.mark(cursor, "d1", state="blocked", labels={"ring": "é"})
         assert not devices.mark(cursor, "d9", state="blocked")
         assert devices.by_key(cursor, f"{2:064x}") == device(2)._replace(seen=7.25, report="{}", received=3)
-        found = devices.page(cursor, "d0", 2)
+        found = devices.some(cursor, ["d2", "d1", "d9"])
         assert [(one.id, one.state, one.labels) for one in found] == [
             ("d1", "blocked", {"ring": "é"}), ("d2", "active", {"ring": "0"})
         ]  # fmt: skip

@@ -48,7 +48,7 @@ def test_a_device_enrols_and_checks_in(hub: Running) -> None:
     assert abs(reply.time - time.time()) < 60
     assert 3000 < reply.session <= 3601
     known = hub.hub.fleet.devices[device.identity.enrolled.device]  # type: ignore[union-attr]
-    assert known.attributes(ONE) == {
+    assert known.attributes == {
         "region": "north", "target": "x86-64-v3", "runtime": "0.1.0", "ring": "0", "device": known.id
     }  # fmt: skip
     mode = os.stat(device.identity.folder / "key.pem").st_mode
