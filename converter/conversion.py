@@ -28,7 +28,15 @@ from converter.frontends.decoders import Activations, Cache
 from converter.frontends.embedding import Embedding
 from converter.ir import build, kept, quantization
 from converter.ir.shapes import agree
-from converter.lowering import halve_weights, in_panels, lower, narrow_products, need_storable, pack_narrow
+from converter.lowering import (
+    gate_products,
+    halve_weights,
+    in_panels,
+    lower,
+    narrow_products,
+    need_storable,
+    pack_narrow,
+)
 from converter.lowering.table import lite_op
 from converter.pass_lists import OF_TEXTS, PLAIN, PREPARE, REST, STATIC, WIDEN, Pass, Shapes, optimize, upgraded
 from converter.passes import widen
@@ -101,10 +109,10 @@ def convert(
     file round, "exact" or "litert"; LiteRT's by default, except where the model is changed further (`to`, `quantize`,
     `trainable`). `activations`: what a language model's products with weights in blocks read, "int8" (blocks of 8-bit
     integers; by default) or "float32"; `context`: the most tokens of a text, by default the file's; `cache`: what keys
-    and values are kept as, "float16" (by default), "float32" or "int8"; `keep_w8`: globs of products ("layer.0.down",
-    "embedding") or their roles ("down") that get 8 bits in w4. `embedding`: makes a bundle that turns texts into
-    vectors, of an encoder and its tokenizer. `explain`: also compare the quantised model with the float one layer by
-    layer, on calibration rows (random inputs without any), and plan a run for its memory.
+    and values are kept as, "int8" (by default where activations are), "float16" or "float32"; `keep_w8`: globs of
+    products ("layer.0.down", "embedding") or their roles ("down") that get 8 bits in w4. `embedding`: makes a bundle
+    that turns texts into vectors, of an encoder and its tokenizer. `explain`: also compare the quantised model with the
+    float one layer by layer, on calibration rows (random inputs without any), and plan a run for its memory.
     Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators that are missing,
     QuantizeError for options and data, TrainingError for parameters and losses, ProcessingError for a declaration.
     """
@@ -474,7 +482,7 @@ def _lower(model: ir.Model, options: Options, report: Report, passes: Sequence[P
     halved = halve_weights(pack_narrow(lower(model)), lossless=options.mode != "fp16")
     report.halved += halved.stored
     report.kept_float32 += halved.overflowed
-    return in_panels(narrow_products(halved.graph))
+    return gate_products(in_panels(narrow_products(halved.graph)))
 
 
 def _without_kernels(model: ir.Model) -> Iterator[tuple[str, str, str]]:

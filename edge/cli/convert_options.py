@@ -264,8 +264,8 @@ Cache: TypeAlias = Annotated[
     Literal["float16", "float32", "int8"] | None,
     typer.Option(
         "--cache",
-        help="What keys and values of a text are kept as: float16 (by default), float32, or int8 with scales, in half "
-        "the memory.",
+        help="What keys and values of a text are kept as: int8 with scales (by default where activations have 8 "
+        "bits), float16 in twice the memory, or float32.",
         rich_help_panel=_LANGUAGE,
     ),
 ]

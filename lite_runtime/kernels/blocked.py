@@ -19,9 +19,11 @@ from numba import float32, int64, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lite_runtime.kernels._dot import BYTES, FLOATS, INTS, at, emit_store_narrow, load_floats, load_ints
+from lite_runtime.kernels._bytes import store_bytes
+from lite_runtime.kernels._dot import BYTES, FLOATS, INTS, at, load_floats, load_ints
 from lite_runtime.kernels._halves import emit_halves, from_half
 from lite_runtime.kernels._map import rolled
+from lite_runtime.kernels._math import activate
 from lite_runtime.kernels._memory import FIRST, emit_prefetch
 from lite_runtime.kernels._results import emit_results
 from lite_runtime.kernels._vmath import across_max, across_sum, vlane0
@@ -58,13 +60,14 @@ from lite_runtime.native.simd import (
 )
 from lite_runtime.operators.language import ACTIVATIONS as UNIT
 from lite_runtime.operators.language import PANEL, SMALLER
-from lite_runtime.steps.blocked import BlockGemm, EmbedBlocks, FloatBlockGemm, QuantizeBlocks
+from lite_runtime.steps.blocked import BlockGemm, EmbedBlocks, FloatBlockGemm, GatedBlocks, QuantizeBlocks
 from lite_runtime.steps.declaration import named
 
 GEMM = named(BlockGemm)
 WIDE = named(FloatBlockGemm)
 EMBED = named(EmbedBlocks)
 QUANTIZE = named(QuantizeBlocks)
+GATED = named(GatedBlocks)
 
 VECTORS = PANEL // LANES
 """Vectors of a panel."""
@@ -80,6 +83,8 @@ _LINE = 64
 CHUNK = 128
 """Depth of a panel that is widened at a time."""
 _PIECE = CHUNK * PANEL
+_GATES = MANY * UNIT
+"""Results of a tile's rows in a block of 32."""
 _HELD = BLOCK + max(TILES.values())
 """Addresses of rows: those of a block, and those that its last tile reads beyond them."""
 
@@ -331,44 +336,44 @@ def i8_gemm__16(step, bases, worker, workers):
 # -- activations ------------------------------------------------------------------------------------------------------
 
 
-@intrinsic
-def _store_bytes(typing, value, where):
-    """Whole numbers of -127 to 127 as int8; NaN as 0."""
-    sig = types.void(vec, types.int64)
+def _rounder(unit: int):
+    """round(x, q, scale, sum): one block."""
 
-    def lower(context, builder, sig, args):
-        emit_store_narrow(builder, call(builder, "whole", LANES, args[0]), args[1], 8)
-        return context.get_dummy_value()
+    @device
+    def block(x, q, scales, sums):
+        most = splat(_ZERO)
+        for j in range(0, unit, LANES):
+            most = vmax(vabs(vload(f32p(x + 4 * j))), most)
+        largest = vlane0(across_max(most))
+        scale = largest * np.float32(1 / 127)
+        inverse = splat(np.float32(127) / largest if largest > _ZERO else _ZERO)
+        total = splat(_ZERO)
+        for j in range(0, unit, LANES):
+            value = vrint(vload(f32p(x + 4 * j)) * inverse)
+            store_bytes(value, q + j)
+            total = total + value
+        f32p(scales)[0] = scale
+        f32p(sums)[0] = vlane0(across_sum(total)) * scale
 
-    return sig, lower
+    return block
 
 
-def _quantizer(unit: int):
+_round, _round_16 = _rounder(UNIT), _rounder(SMALLER)
+
+
+def _quantizer(unit: int, block):
     @device
     def drive(step, bases, worker, workers):
         x, q = ptr(step, bases, QUANTIZE.x), ptr(step, bases, QUANTIZE.q)
         scales, sums = ptr(step, bases, QUANTIZE.scales), ptr(step, bases, QUANTIZE.sums)
         blocks = num(step, QUANTIZE.blocks)
         for i in range(first(blocks, worker, workers, 16), first(blocks, worker + 1, workers, 16)):
-            here = x + 4 * unit * i
-            most = splat(_ZERO)
-            for j in range(0, unit, LANES):
-                most = vmax(vabs(vload(f32p(here + 4 * j))), most)
-            largest = vlane0(across_max(most))
-            scale = largest * np.float32(1 / 127)
-            inverse = splat(np.float32(127) / largest if largest > _ZERO else _ZERO)
-            total = splat(_ZERO)
-            for j in range(0, unit, LANES):
-                value = vrint(vload(f32p(here + 4 * j)) * inverse)
-                _store_bytes(value, q + unit * i + j)
-                total = total + value
-            f32p(scales + 4 * i)[0] = scale
-            f32p(sums + 4 * i)[0] = vlane0(across_sum(total)) * scale
+            block(x + 4 * unit * i, q + unit * i, scales + 4 * i, sums + 4 * i)
 
     return drive
 
 
-_quantize, _quantize_16 = _quantizer(UNIT), _quantizer(SMALLER)
+_quantize, _quantize_16 = _quantizer(UNIT, _round), _quantizer(SMALLER, _round_16)
 
 
 @kernel(QuantizeBlocks)
@@ -381,6 +386,83 @@ def quantize(step, bases, worker, workers):
 def quantize__16(step, bases, worker, workers):
     """Like quantize, blocks of 16."""
     _quantize_16(step, bases, worker, workers)
+
+
+# -- gated products ---------------------------------------------------------------------------------------------------
+
+
+def _gate_driver(bits: int):
+    sweep = sweeper(bits)
+
+    @device
+    def drive(step, bases, worker, workers):
+        a, a_scales, a_sums = (
+            ptr(step, bases, GATED.a),
+            ptr(step, bases, GATED.a_scales),
+            ptr(step, bases, GATED.a_sums),
+        )
+        w, scales, offsets = ptr(step, bases, GATED.w), ptr(step, bases, GATED.scales), ptr(step, bases, GATED.offsets)
+        v, v_scales, v_offsets = (
+            ptr(step, bases, GATED.v),
+            ptr(step, bases, GATED.v_scales),
+            ptr(step, bases, GATED.v_offsets),
+        )
+        q, q_scales, q_sums = (
+            ptr(step, bases, GATED.q),
+            ptr(step, bases, GATED.q_scales),
+            ptr(step, bases, GATED.q_sums),
+        )
+        rows, columns, depth = num(step, GATED.rows), num(step, GATED.columns), num(step, GATED.depth)
+        block, wide, zero = num(step, GATED.block), num(step, GATED.wide), real(step, GATED.zero)
+        code, width, blocks = num(step, GATED.activation), PANELS * PANEL, columns // UNIT
+        each, units, panel = 4 if wide != 0 else 2, depth // UNIT, UNIT * depth * bits // 8
+        gates, ups = address(stack_floats(_GATES)), address(stack_floats(_GATES))
+        lines = panel // _LINE if rows > MANY else 0
+        share = lines * MANY // rows + 1
+        for group in range(blocks * worker // workers, blocks * (worker + 1) // workers):
+            for m in range(0, rows, MANY):
+                here, line = min(MANY, rows - m), m // MANY * share
+                while line < min(lines, (m // MANY + 1) * share):
+                    _prefetch(w + (group + 1) * panel + _LINE * line)
+                    _prefetch(v + (group + 1) * panel + _LINE * line)
+                    line += 1
+                x, xs, xt = a + m * depth, a_scales + 4 * m * units, a_sums + 4 * m * units
+                for part in range(0, UNIT, width):
+                    column = group * UNIT + part
+                    place, at = column * (depth // block) * each, column * depth * bits // 8
+                    terms, more = offsets + place if offsets != 0 else 0, v_offsets + place if v_offsets != 0 else 0
+                    sweep(
+                        x, xs, xt, here, depth, depth, w + at, scales + place, terms, block, wide, zero,
+                        gates + 4 * part, 4 * UNIT, 0, 0, width, 0,
+                    )  # fmt: skip
+                    sweep(
+                        x, xs, xt, here, depth, depth, v + at, v_scales + place, more, block, wide, zero,
+                        ups + 4 * part, 4 * UNIT, 0, 0, width, 0,
+                    )  # fmt: skip
+                activate(code, _ZERO, _ZERO, f32p(gates), here * UNIT)
+                for i in range(here):
+                    for j in range(0, UNIT, LANES):
+                        gate = f32p(gates + 4 * (i * UNIT + j))
+                        vstore(gate, vload(gate) * vload(f32p(ups + 4 * (i * UNIT + j))))
+                    at = (m + i) * blocks + group
+                    _round(gates + 4 * i * UNIT, q + UNIT * at, q_scales + 4 * at, q_sums + 4 * at)
+
+    return drive
+
+
+_gated4, _gated8 = _gate_driver(4), _gate_driver(8)
+
+
+@kernel(GatedBlocks)
+def i4_gated(step, bases, worker, workers):
+    """Q(act(A W) * (A V)) in blocks of 32; weights of 4 bits, activations of 8."""
+    _gated4(step, bases, worker, workers)
+
+
+@kernel(GatedBlocks)
+def i8_gated(step, bases, worker, workers):
+    """Like i4_gated, weights of 8 bits."""
+    _gated8(step, bases, worker, workers)
 
 
 # -- rows of a table, and products of float32 -------------------------------------------------------------------------

@@ -35,6 +35,13 @@ _BLOCKED = "K:i! N:i! bits:i! block_size:i! layout:s(|panels) zero_point:i"
 
 RECORDS: tuple[Operator, ...] = (
     _op("DynamicQuantizeBlocks", outputs=(3, 3), attrs="block_size:i", reference="blocked"),
+    _op(
+        "GatedMatMulNBits",
+        inputs=(7, 9),
+        outputs=(3, 3),
+        attrs=f"{_BLOCKED} activation:s(Silu|GeluTanh)",
+        reference="blocked",
+    ),
     _op("GatherBlockQuantized", inputs=(3, 4), attrs=_BLOCKED, reference="blocked"),
     _op("LoraMatMul", inputs=(4, 4), attrs="K:i! N:i! offset:i! rank:i!", reference="lora"),
     _op("MatMulNBits", inputs=(3, 8), attrs=f"{_BLOCKED} accuracy_level:i transposed:i", reference="blocked"),

@@ -1,4 +1,4 @@
-"""Products with weights in blocks: MatMulNBits, GatherBlockQuantized, DynamicQuantizeBlocks."""
+"""Products with weights in blocks: MatMulNBits, GatedMatMulNBits, GatherBlockQuantized, DynamicQuantizeBlocks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from lite_runtime import steps
 from lite_runtime.graph import itemsize
 from lite_runtime.operators.language import ACTIVATIONS, PANEL, SMALLER
 from lite_runtime.ops._checks import INDEX_TYPES, one_of
+from lite_runtime.ops.activation import activation
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
 __all__: list[str] = []
@@ -84,6 +85,22 @@ def _infer_product(n: Inference) -> list[Spec]:
     if n.has(7):
         _expect(n, 7, ("float32",), result.shape)
     return [result]
+
+
+@infer("GatedMatMulNBits")
+def _infer_gated(n: Inference) -> list[Spec]:
+    columns, depth = _check_table(n, 3, 4, 7)
+    if _check_table(n, 5, 6, 8) != (columns, depth) or n.spec(4).dtype != n.spec(6).dtype or n.has(7) != n.has(8):
+        raise n.error("expected two matrices of one format")
+    if n.attr("block_size", 0) % ACTIVATIONS or columns % ACTIVATIONS:
+        raise n.error(f"expected N and blocks in multiples of {ACTIVATIONS}, got N {columns}, {n.attr('block_size')}")
+    a = one_of(n, 0, ("int8",))
+    if not a.shape or a.shape[-1] != depth:
+        raise n.error(f"expected rows of {depth}, got shape {list(a.shape)}")
+    for i in (1, 2):
+        _expect(n, i, ("float32",), (*a.shape[:-1], depth // ACTIVATIONS))
+    table = Spec("float32", (*a.shape[:-1], columns // ACTIVATIONS))
+    return [Spec("int8", (*a.shape[:-1], columns)), table, table]
 
 
 def _unit(depth: int, scales: tuple[int, ...]) -> int:
@@ -173,3 +190,34 @@ def _bind_product(b: Binder) -> None:
     else:
         wide = steps.FloatBlockGrad if transposed else steps.FloatBlockGemm
         b.emit(wide(**shared, **table), kernel=f"{family}.i{bits}_float")
+
+
+@bind("GatedMatMulNBits")
+def _bind_gated(b: Binder) -> None:
+    a, a_scales, a_sums, w, scales, v, v_scales, offsets, v_offsets = (*b.inputs, None, None)[:9]
+    q, q_scales, q_sums = b.outputs
+    assert a is not None and a_scales is not None and a_sums is not None
+    assert w is not None and scales is not None and v is not None and v_scales is not None
+    if q is None or q_scales is None or q_sums is None:
+        raise NoKernel("unused results")
+    table = _table(b, scales)
+    b.emit(
+        steps.GatedBlocks(
+            a=a,
+            a_scales=a_scales,
+            a_sums=a_sums,
+            w=w,
+            scales=scales,
+            offsets=offsets,
+            v=v,
+            v_scales=v_scales,
+            v_offsets=v_offsets,
+            q=q,
+            q_scales=q_scales,
+            q_sums=q_sums,
+            rows=a.size // table["depth"],
+            activation=activation(b.attr).code,
+            **table,
+        ),
+        kernel=f"blocked.i{b.attr('bits')}_gated",
+    )

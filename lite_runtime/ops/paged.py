@@ -77,7 +77,8 @@ def _bind(b: Binder) -> None:
     if max(size, deep) > _WIDEST:
         raise NoKernel(f"heads of more than {_WIDEST} features")
     kind = _KINDS[key_cache.dtype]
-    turned = b.scratch("float32", query.shape)
+    words = -(-size // 4) + 2 if key_cache.dtype == "int8" else size  # rows of `kernels._scores`, or of float32
+    turned = b.scratch("float32", (query.shape[0], heads * words))
     sequences: dict[str, Any] = {"cumulative": cumulative, "past": past, "table": table}
     sizes: dict[str, Any] = {
         "rows": query.shape[0],

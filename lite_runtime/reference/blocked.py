@@ -12,12 +12,13 @@ to its block, `block_size` neighbours in k. There are two layouts:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lite_runtime.graph import Array
 from lite_runtime.operators.language import ACTIVATIONS, PANEL
+from lite_runtime.reference.activation import activate
 from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import require
 
@@ -180,3 +181,27 @@ def _gather_block_quantized(
         return np.zeros((*indices.shape, K), np.float32)
     wide = weights(Blocks(chosen[0], chosen[1], chosen[2]), len(at), bits, zero_point, layout)
     return wide.reshape(*indices.shape, K)
+
+
+@define("GatedMatMulNBits")
+def _gated(
+    a: Array,
+    a_scales: Array,
+    a_sums: Array,
+    q: Array,
+    scales: Array,
+    other_q: Array,
+    other_scales: Array,
+    offsets: Array | None = None,
+    other_offsets: Array | None = None,
+    /,
+    *,
+    activation: str = "Silu",
+    **table: Any,
+) -> tuple[Array, Array, Array]:
+    """DynamicQuantizeBlocks of activation(A @ W.T) * (A @ V.T), A int8 with its scales and sums, both matrices of one
+    format as MatMulNBits has them (Shazeer, 2020, GLU variants, without what is between in memory)."""
+    gate = _matmul_n_bits(a, q, scales, offsets, a_scales, a_sums, **table)
+    up = _matmul_n_bits(a, other_q, other_scales, other_offsets, a_scales, a_sums, **table)
+    made = (activate(gate, activation) * up).astype(np.float32)
+    return _quantize_blocks(made)

@@ -73,8 +73,9 @@ def _paged_attention(
     past[s]. Query and key are rotated by the angles of their positions (rows of cos and sin). Position p of sequence s
     is in page table[s, p // 16]: key_cache (pages, kv_num_heads, size, 16), value_cache (pages, kv_num_heads, 16,
     size); in caches of int8, features are multiples of a float16 of their position and head, whose two bytes are behind
-    them: sizes are larger by 2. Every token attends to all positions of its sequence up to its own, or to the last
-    `local_window_size`. scale 0: 1 / sqrt(size). Raises InputError for positions without a page.
+    them: sizes are larger by 2, and rotated queries are rounded as keys are. Every token attends to all positions of
+    its sequence up to its own, or to the last `local_window_size`. scale 0: 1 / sqrt(size). Raises InputError for
+    positions without a page.
     """
     rows, size = len(query), query.shape[1] // num_heads
     group = num_heads // kv_num_heads
@@ -95,6 +96,8 @@ def _paged_attention(
         turned, new = q[begin:end], k[begin:end]
         if cos is not None and sin is not None:
             turned, new = (_rotated(x, cos[at], sin[at], bool(rotary_interleaved)) for x in (turned, new))
+        if key_cache.dtype == np.int8:
+            turned = _widened(_stored(turned, key_cache))
         key_cache[used[at // PAGE], :, :, at % PAGE] = _stored(new, key_cache)
         value_cache[used[at // PAGE], :, at % PAGE] = _stored(v[begin:end], value_cache)
         keys = key_cache[used].transpose(1, 0, 3, 2).reshape(kv_num_heads, -1, key_cache.shape[2])

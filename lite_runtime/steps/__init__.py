@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lite_runtime.steps.blocked import BlockGemm as BlockGemm
     from lite_runtime.steps.blocked import EmbedBlocks as EmbedBlocks
     from lite_runtime.steps.blocked import FloatBlockGemm as FloatBlockGemm
+    from lite_runtime.steps.blocked import GatedBlocks as GatedBlocks
     from lite_runtime.steps.blocked import QuantizeBlocks as QuantizeBlocks
     from lite_runtime.steps.blockgrad import ByteBlockGrad as ByteBlockGrad
     from lite_runtime.steps.blockgrad import FloatBlockGrad as FloatBlockGrad
@@ -130,7 +131,7 @@ if TYPE_CHECKING:
 _FAMILIES = {
     "attention": "F32Attention PackKeys PadRows",
     "batchnorm": "Apply GradApply GradSettle GradSums Moments Settle",
-    "blocked": "BlockGemm EmbedBlocks FloatBlockGemm QuantizeBlocks",
+    "blocked": "BlockGemm EmbedBlocks FloatBlockGemm GatedBlocks QuantizeBlocks",
     "blockgrad": "ByteBlockGrad FloatBlockGrad",
     "boxes": "GatherBoxes Suppress",
     "control": "Begin Copy GoTo Refuse Turn",

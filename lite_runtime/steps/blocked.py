@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lite_runtime.steps.declaration import In, Out, Picks, Step, step
 
-__all__ = ["BlockGemm", "EmbedBlocks", "FloatBlockGemm", "QuantizeBlocks"]
+__all__ = ["BlockGemm", "EmbedBlocks", "FloatBlockGemm", "GatedBlocks", "QuantizeBlocks"]
 
 
 @step("blocked.quantize", "blocked.quantize__16")
@@ -52,6 +52,23 @@ class BlockGemm(_Product):
 @step("blocked.i4_float", "blocked.i8_float")
 class FloatBlockGemm(_Product):
     """A of float32."""
+
+
+@step("blocked.i4_gated", "blocked.i8_gated")
+class GatedBlocks(_Table):
+    """QuantizeBlocks of act(A W) * (A V), in blocks of 32; A from QuantizeBlocks; W and V have one format."""
+
+    v: In
+    v_scales: In
+    v_offsets: In | None
+    a: In
+    a_scales: In
+    a_sums: In
+    q: Out
+    q_scales: Out
+    q_sums: Out
+    rows: int
+    activation: int
 
 
 @step("blocked.i4_embed", "blocked.i8_embed")

@@ -17,7 +17,7 @@ from converter.frontends.decoders.graph import Activations, Cache
 from converter.frontends.decoders.learning import to_trained_ir
 from converter.frontends.decoders.rounding import quantized
 from converter.frontends.decoders.tensors import Rounded, Tensors
-from converter.frontends.decoders.weights import Dense, Matrix
+from converter.frontends.decoders.weights import Blocked, Dense, Matrix
 from converter.frontends.loaded import Loaded
 from lite_runtime.language.tokenizers import SECTION, Description, pack
 
@@ -41,13 +41,19 @@ class Settings:
     activations: Activations = "int8"
     context: int | None = None
     """The most positions of a sequence; None: as many as the file says."""
-    cache: Cache = "float16"
+    cache: Cache | None = None
+    """None: int8 where products read activations of 8 bits, else float16."""
     keep_float: tuple[str, ...] = ()
     """Globs of products that stay dense: by name ("layer.0.down", "embedding", "logits") or role ("down")."""
     keep_w8: tuple[str, ...] = ()
     """Globs of products that get 8 bits where others get 4."""
     lora: Lora | None = None
     """Adapters that the signature "adapted" takes; None: there is no such signature."""
+
+    def kept(self, matrices: Iterable[Matrix]) -> Cache:
+        """What keys and values of a model with these matrices are kept as."""
+        blocks = self.weights != "none" or any(isinstance(matrix, Blocked) for matrix in matrices)
+        return self.cache or ("int8" if self.activations == "int8" and blocks else "float16")
 
     def bits(self, product: str) -> int:
         """What a dense matrix is rounded to, 0 to leave it dense."""
@@ -76,7 +82,7 @@ class Settings:
             raise ConvertError(f"context: expected a number of tokens from 1, got {self.context!r}")
         for name, value, allowed in (
             ("weights", self.weights, get_args(Rounding)), ("activations", self.activations, get_args(Activations)),
-            ("cache", self.cache, get_args(Cache)),
+            ("cache", self.cache or "int8", get_args(Cache)),
         ):  # fmt: skip
             if value not in allowed:
                 raise ConvertError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
@@ -129,26 +135,27 @@ def loaded(model: LanguageModel, format: str, settings: Settings, rounded: Round
             "proportion to the model; give a smaller context"
         )
     tensors = Tensors(model.tensors, model.names, rounded or settings.rounded, model.ignored)
-    models = {"predict": to_ir(decoder, tensors, settings.activations, settings.cache)}
+    cache = settings.kept(model.tensors.values())
+    models = {"predict": to_ir(decoder, tensors, settings.activations, cache)}
     settings.check_globs(tensors.products)
     windows = {window for window in decoder.windows if window}
     described = {
         "architecture": decoder.architecture, "name": decoder.name, "context": decoder.context,
         "vocabulary": decoder.vocabulary, "width": decoder.width, "layers": decoder.layers, "heads": decoder.heads,
-        "kv_heads": decoder.kv_heads, "head_size": decoder.head_size, "cache": settings.cache,
+        "kv_heads": decoder.kv_heads, "head_size": decoder.head_size, "cache": cache,
         "window": max(windows, default=0), "activations": settings.activations, "stop": list(model.stop),
         "bos": model.bos, "template": _template(model), "source": dict(model.origin),
     }  # fmt: skip
     trained = None
     if settings.lora is not None:
         adapters = Adapters(settings.lora)
-        models["adapted"] = to_ir(decoder, tensors, settings.activations, settings.cache, adapters)
+        models["adapted"] = to_ir(decoder, tensors, settings.activations, cache, adapters)
         described["adapters"] = adapters.metadata()
         trained = to_trained_ir(decoder, tensors, settings.activations, Adapters(settings.lora))
     kinds = Counter(matrix.stored for matrix in model.tensors.values())
     facts = {
-        "context": decoder.context, "layers": decoder.layers, "cache": settings.cache,
-        "cache_bytes_per_token": decoder.cache_bytes(settings.cache), "stored": dict(kinds),
+        "context": decoder.context, "layers": decoder.layers, "cache": cache,
+        "cache_bytes_per_token": decoder.cache_bytes(cache), "stored": dict(kinds),
         "products": len(tensors.products),
     }  # fmt: skip
     sections = {} if model.tokenizer is None else {SECTION: pack(model.tokenizer._replace(chat_template=""))}

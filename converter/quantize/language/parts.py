@@ -48,9 +48,9 @@ class Parts:
 
     def layer(self, i: int, rounded: Rounded, seen: Mapping[str, int] = MappingProxyType({})) -> Part:
         """Layer i, whose first output is h behind it; `seen`: values of `building.INPUTS` that are outputs too."""
-        return self._ready(
-            layer_to_ir(self.decoder, self._tensors(rounded), i, self._settings.activations, seen, self._settings.cache)
-        )
+        settings = self._settings
+        cache = settings.kept(self._model.tensors.values())
+        return self._ready(layer_to_ir(self.decoder, self._tensors(rounded), i, settings.activations, seen, cache))
 
     def norm(self) -> Part:
         """What the product for logits reads."""

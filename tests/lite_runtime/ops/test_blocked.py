@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lite_runtime import reference
+from lite_runtime import bundle, load, reference
 from lite_runtime.errors import ShapeError
 from lite_runtime.graph import Array, Node
 from lite_runtime.ops.registry import INFERS, Inference, Spec
 from lite_runtime.reference.blocked import Blocks, from_panels, to_panels, weights
-from tests.lite_runtime.ops.one_node import check
+from tests.lite_runtime.ops.one_node import check, graph_of
 from tests.lite_runtime.ops.targets import on_other_targets, run_on
 
 SHAPES = [(1, 32, 1), (1, 64, 48), (2, 96, 200), (3, 32, 16), (4, 64, 31), (6, 288, 33), (7, 160, 64), (61, 256, 130)]
@@ -148,6 +148,50 @@ def test_rows_of_a_table(bits: int, offsets: bool) -> None:
         )
 
 
+GATED = [(1, 32, 32), (2, 96, 96), (6, 64, 32), (7, 160, 64), (13, 288, 96), (61, 64, 544)]
+
+
+@pytest.mark.parametrize(("m", "k", "n"), GATED)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize("activation", ["Silu", "GeluTanh"])
+def test_gated_products(bits: int, m: int, k: int, n: int, offsets: bool, activation: str) -> None:
+    """The blocks' integers may differ by one where a number is between two of them."""
+    for dtype in ("float16", "float32"):
+        one, attrs = table(k, n, bits, offsets=offsets, dtype=dtype)
+        other, _ = table(k, n, bits, offsets=offsets, dtype=dtype, seed=1)
+        x = np.random.default_rng(m).normal(size=(m, k)).astype(np.float32)
+        q, scales, sums = quantised(x)
+        attrs |= {"layout": "panels", "activation": activation}
+        (w, w_scales, w_offsets), (v, v_scales, v_offsets) = (to_panels(blocks, bits) for blocks in (one, other))
+        inputs: list[Array | None] = [q, scales, sums, w, w_scales, v, v_scales, w_offsets, v_offsets]
+        graph, fed, wanted = graph_of("GatedMatMulNBits", inputs, attrs, 3, range(3, 9))
+        written = bundle.write(None, {"predict": graph})
+        made = [load(written, **how) for how in ({"backend": "guard"}, {"threads": 3})]
+        found, again = ([*model.run(fed).values()] for model in made)
+        assert [x.tobytes() for x in found] == [x.tobytes() for x in again]
+        assert not made[0].cost(fed).reference
+        np.testing.assert_allclose(found[1], wanted[1], rtol=1e-4)
+        assert np.abs(wanted[0].astype(int) - found[0]).max() <= 1
+        assert (wanted[0] != found[0]).mean() < 0.002
+        blocks = found[0].reshape(*found[1].shape, 32).astype(np.int32).sum(-1)
+        np.testing.assert_allclose(found[2], blocks * found[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("change", "words"), [({"N": 48}, "multiples of 32"), ({"block_size": 16}, "multiples of 32")])
+def test_gated_products_that_do_not_fit(change: dict[str, Any], words: str) -> None:
+    attrs = {"K": 64, "N": 64, "bits": 4, "block_size": 32, "zero_point": 8, "layout": "panels", **change}
+    panels, blocks = -(-attrs["N"] // 16), 64 // attrs["block_size"]
+    tables = [Spec("uint8", (panels, 8, 16, 4)), Spec("float16", (panels, blocks, 16))]
+    specs = [Spec("int8", (1, 64)), *[Spec("float32", (1, 2))] * 2, *tables, *tables]
+    node = Node("GatedMatMulNBits", tuple("abcdefg"), ("q", "s", "t"), attrs, "it")
+    with pytest.raises(ShapeError, match=words):
+        INFERS["GatedMatMulNBits"](Inference(node, specs, [None] * 7))
+    node = node.replace(attrs={**attrs, "N": 64, "block_size": 32})
+    with pytest.raises(ShapeError, match="expected"):
+        INFERS["GatedMatMulNBits"](Inference(node, [*specs[:5], specs[5], Spec("float32", (4, 2, 16))], [None] * 7))
+
+
 def all_products() -> None:
     for bits in (4, 8):
         for m, k, n in SHAPES:
@@ -155,6 +199,8 @@ def all_products() -> None:
         test_transposed_products(bits, 7, 96, 64, offsets=True)
         test_transposed_products(bits, 3, 48, 33, offsets=True)
         test_rows_of_a_table(bits, offsets=True)
+        for m, k, n in GATED:
+            test_gated_products(bits, m, k, n, offsets=True, activation="Silu")
         for m, k, n in SHAPES_OF_16:
             test_products_with_activations_in_blocks_of_16(bits, m, k, n, offsets=True)
     for unit in (32, 16):

@@ -170,7 +170,7 @@ def test_other_sizes_stay_dense(tmp_path: Path) -> None:
     sizes = {"hidden_size": 40, "intermediate_size": 50, "num_attention_heads": 2, "head_dim": 10}
     settings = config("llama", num_hidden_layers=1, **sizes)
     path = folder(tmp_path / "m", settings, tensors(settings))
-    made = [convert(path, quantize=mode) for mode in ("none", "w8")]  # type: ignore[arg-type]
+    made = [convert(path, quantize=mode, cache="float16") for mode in ("none", "w8")]  # type: ignore[arg-type]
     np.testing.assert_array_equal(*(logits_of(m.bundle, tokens()) for m in made))
 
 
@@ -244,20 +244,20 @@ def test_metadata_and_commands(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    run("convert", source, "-o", out, "--cache", "int8")
-    assert "408 B for each token" in run("inspect", out)
+    run("convert", source, "-o", out, "--cache", "float16")
+    assert "768 B for each token" in run("inspect", out)
     said = run("convert", source, "-o", out, "--context", 100, "--report", page)
-    assert "Q8_0 22" in said and "768 B of cache for each" in said and "next: msedge verify" in said
+    assert "Q8_0 22" in said and "408 B of cache for each" in said and "next: msedge verify" in said
     assert "tiny.gguf" in page.read_text()
     held = bundle.read(out)
     about = held.metadata["language"]
     assert about == {
         "architecture": "gemma2", "name": "tiny", "context": 100, "vocabulary": 199, "width": 64, "layers": 3,
-        "heads": 4, "kv_heads": 2, "head_size": 32, "cache": "float16", "window": 9, "activations": "int8",
+        "heads": 4, "kv_heads": 2, "head_size": 32, "cache": "int8", "window": 9, "activations": "int8",
         "stop": [], "bos": None, "template": None, "source": {"file": "tiny.gguf"},
     }  # fmt: skip
     shown = run("inspect", out)
-    assert "architecture gemma2, layers 3" in shown and "768 B for each token" in shown
+    assert "architecture gemma2, layers 3" in shown and "408 B for each token" in shown
     assert json.loads(run("inspect", out, "--json"))["metadata"]["language"]["context"] == 100
     assert run("convert", source, "-o", out, "--json")
 

@@ -89,7 +89,8 @@ def test_perplexities_are_those_of_the_bundles(model: Path) -> None:
     held = windows(load(model).decoder, ids).held
     assert facts["tokens"] == {"calibration": 11 * 64 + 64, "held": held.size}
     for way, data in {
-        "float": convert(model).bundle, "plain": convert(model, quantize="w4").bundle, "gptq": rounded.bundle,
+        "float": convert(model, cache="int8").bundle, "plain": convert(model, quantize="w4").bundle,
+        "gptq": rounded.bundle,
     }.items():  # fmt: skip
         assert facts["perplexity"][way] == pytest.approx(perplexity(data, held), rel=1e-5), way
     scores = facts["perplexity"]
@@ -133,7 +134,7 @@ def test_other_families(case: str, tmp_path: Path) -> None:
     found = convert(path, quantize="w4", calibration=ids)
     held = windows(load(path).decoder, ids).held
     scores = found.report.language["rounding"]["perplexity"]
-    assert scores["float"] == pytest.approx(perplexity(convert(path).bundle, held), rel=1e-5)
+    assert scores["float"] == pytest.approx(perplexity(convert(path, cache="int8").bundle, held), rel=1e-5)
     assert scores["gptq"] == pytest.approx(perplexity(found.bundle, held), rel=1e-5)
     assert "logits" not in found.report.language["rounding"]["mix"]
 
@@ -151,9 +152,10 @@ def test_products_that_are_kept(model: Path) -> None:
     )
     mix = found.report.language["rounding"]["mix"]
     assert mix["down"] == {"float": 1, "w8": 1} and mix["logits"] == {"w8": 1} and mix["up"] == {"float": 1, "w4": 1}
-    assert found.report.ops_after["MatMul"] == 7 and found.report.ops_after["MatMulNBits"] == 8
+    after = found.report.ops_after
+    assert (after["MatMul"], after["MatMulNBits"], after["GatedMatMulNBits"]) == (7, 6, 1)
     plain = convert(model, quantize="w4", keep_w8=["down", "logits"]).report
-    assert plain.ops_after["MatMulNBits"] == 15 and plain.bundle_bytes < found.report.bundle_bytes
+    assert plain.ops_after["MatMulNBits"] == 11 and plain.bundle_bytes < found.report.bundle_bytes
 
 
 def test_a_budget_is_met_with_the_products_that_matter(model: Path) -> None:
