@@ -12,6 +12,7 @@ from urllib.parse import quote
 import typer
 
 from edge.cli.errors import CHECK_FAILED
+from edge.cli.hub_demo import demo
 from edge.cli.hub_rollout import HERE, At, Authority, TokenFile, Why, ask
 from edge.cli.hub_serve import date
 from edge.cli.options import Json
@@ -157,5 +158,5 @@ def _tell_watched(one: dict[str, Any]) -> None:
         print(f"  {name}: distance {stream['distance']:.3f}, evidence {stream['evidence']:.3g}")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"approve": approve}
+COMMANDS: dict[str, Callable[..., None]] = {"approve": approve, "demo": demo}
 LOOP: dict[str, Callable[..., None]] = {"init": init, "run": run, "status": status, "lineage": lineage}
