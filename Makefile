@@ -37,8 +37,9 @@ demo test test-latest test-optimized: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-latest test-optimized lint bench models accuracy release clean help
 
-demo: $(READY) ## Train, convert, verify and run a small network on real digits
+demo: $(READY) ## Train, convert, verify and run a small network on real digits; a small fleet learns and updates itself
 	@$(BIN)/msedge demo
+	@$(BIN)/msedge hub demo --quick --devices 6 --processes 1
 
 test: $(READY_DEV) ## All tests; TESTS=tests/edge for some, WORKERS=0 for one process
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(TESTS)

@@ -227,6 +227,15 @@ def own(path: Path, name: str, labels: str = "labels", device: str = "device", *
     raise FederatedError(f"{path}: expected examples of device {name!r}, got those of {others}"[:500])
 
 
+def of_one(path: Path, labels: str = "labels") -> Batch:
+    """The examples of one device in an .npz file of its own: the model's inputs by name and `labels`. Raises
+    FederatedError, also for a file without examples."""
+    found = _batch(path, arrays_of(path), labels, False)
+    if not size(found):
+        raise FederatedError(f"{path}: expected examples, got none")
+    return found
+
+
 def arrays_of(file: Path) -> dict[str, Array]:
     """The arrays of an .npz file. Raises FederatedError for any other file."""
     try:

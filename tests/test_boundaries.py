@@ -43,6 +43,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "edge/agent/checking/child.py": {"request": 1},
     "edge/agent/checking/health.py": {"user code": 1},
     "edge/cli/options.py": {"user code": 1},
+    "edge/demo/updates/device.py": {"thread": 1},
     "edge/gateway/apart.py": {"thread": 1},
     "edge/gateway/batching/executor.py": {"thread": 1},
     "edge/gateway/batching/runner.py": {"request": 5},

@@ -237,6 +237,7 @@ class Agent:
             battery=-1 if facts.battery is None else facts.battery,
             charging=bool(facts.charging),
             metered=bool(facts.metered),
+            idle=bool(facts.idle),
             applications={name: self._reported(one) for name, one in self.applications.items()},
             events=tuple(self._events),
         )

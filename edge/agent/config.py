@@ -16,21 +16,27 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.agent.application import Personal, Settings
 from edge.agent.checking.health import Address, Check, Fresh, Program, is_loopback
 from edge.agent.checking.trying import Limits
 from edge.agent.command.tables import Take, file, flag, listed, named, real, record, table, text, whole, wrong
 from edge.agent.conditions import Conditions, Window
-from edge.agent.machine import COSTLY
+from edge.agent.errors import AgentError
+from edge.agent.machine import COSTLY, Facts
 from edge.agent.update import Rules
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.updates.release import may_name
 
+if TYPE_CHECKING:
+    from edge.agent.learning import populations
+
 __all__ = ["TEMPLATE", "Config", "Device", "read"]
 
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+CONSENT = ("none", "backup", "serve")
+"""To keep personal versions at the server: see `federated.client.device.Device`."""
 _NAMES = "names of 1 to 64 of a-z 0-9 . _ -"
 
 
@@ -48,12 +54,33 @@ class Device(NamedTuple):
     attributes: Mapping[str, str] = {}
 
 
+class Learns(NamedTuple):
+    """[applications.NAME.learning]: see `edge.agent.learning.populations.Settings`. idle, charging, metered: the
+    owner's own conditions; a task may have more."""
+
+    examples: str
+    file: str = ""
+    labels: str = "labels"
+    consent: str = "none"
+    demands: Mapping[str, Any] = {}
+    idle: bool = True
+    charging: bool = True
+    metered: bool = False
+
+    def holds(self, facts: Facts) -> bool:
+        """Whether the owner lets the device learn now. What a system does not say counts as met."""
+        idle, charging = facts.idle is not False or not self.idle, facts.charging is not False or not self.charging
+        return idle and charging and (self.metered or not facts.metered)
+
+
 class Config(NamedTuple):
-    """A whole file. base: the folder that relative paths begin in. applications: what each is told."""
+    """A whole file. base: the folder that relative paths begin in. applications: what each is told. learns: those of
+    them that take part in federated tasks of the hub."""
 
     agent: Device
     applications: Mapping[str, Settings]
     base: Path
+    learns: Mapping[str, Learns] = {}
 
     def path(self, text: str) -> Path:
         """A path of the file."""
@@ -62,6 +89,19 @@ class Config(NamedTuple):
     def settings(self) -> dict[str, Settings]:
         """What each application is told."""
         return dict(self.applications)
+
+    def learning(self, facts: Facts) -> dict[str, populations.Settings]:
+        """The applications that learn now: what holds on the machine is what their owner wants."""
+        from edge.agent.learning import populations
+        from federated.client.demands import Demands
+
+        return {
+            name: populations.Settings(
+                str(self.path(one.examples)), one.file, one.labels, one.consent, Demands.of(one.demands)
+            )
+            for name, one in self.learns.items()
+            if one.holds(facts)
+        }
 
 
 # -- what a file says --------------------------------------------------------------------------------------------------
@@ -142,6 +182,36 @@ def _personal(value: Any, key: str, base: Path) -> Personal:
     return found._replace(examples=str(base / found.examples) if found.examples else "")
 
 
+def _demands(value: Any, key: str) -> dict[str, Any]:
+    """Of the owner: see `federated.client.demands.Demands`, which says what they may be."""
+    try:
+        from federated.client.demands import Demands
+    except ModuleNotFoundError as missing:
+        raise AgentError(
+            f"{key.rpartition('.')[0]}: expected the package {missing.name}, which federated learning needs, got none; "
+            f"pip install {missing.name}"
+        ) from None
+    from federated.errors import FederatedError
+
+    try:
+        Demands.reader.read(Demands, value, key)
+    except FederatedError as problem:
+        raise AgentError(str(problem)) from None
+    return dict(value)
+
+
+_LEARNING = record(
+    Learns, examples=text("a path", bool), file=text(), labels=text(),
+    consent=text(f"one of {', '.join(CONSENT)}", CONSENT.__contains__), demands=_demands, idle=flag, charging=flag,
+    metered=flag,
+)  # fmt: skip
+
+
+def _learning(value: Any, key: str) -> Learns:
+    made: Learns = _LEARNING({"demands": {}, **value} if type(value) is dict else value, key)
+    return made
+
+
 _DEVICE = record(
     Device, folder=text(), root=text(), repository=text(), hub=text(), authority=text(), every=real(1, high=1e7),
     costly=listed(text()),
@@ -149,19 +219,21 @@ _DEVICE = record(
 )  # fmt: skip
 
 
-def _application(value: Any, key: str, base: Path, shared: Mapping[str, Any]) -> Settings:
+def _application(value: Any, key: str, base: Path, shared: Mapping[str, Any]) -> tuple[Settings, Learns | None]:
     """[applications.NAME]; its own conditions, checks and trial replace those of the file."""
     parts = _parts(base)
     own: dict[str, Take] = {
         "channel": text(f"a name: {_NAMES}", may_name), "health": listed(_health, "a list of checks"),
         "restart": _program, "personal": partial(_personal, base=base),
     }  # fmt: skip
-    found = table(value, key, {**own, **parts}, dict.fromkeys([*own, *parts]))
+    fields = {**own, **parts, "learning": _learning}
+    found = table(value, key, fields, dict.fromkeys(fields))
     rules, every = found.get("trial", shared["trial"])
-    return Settings(
+    made = Settings(
         rules=rules, every=every, conditions=found.get("conditions", shared["conditions"]),
         limits=found.get("checks", shared["checks"]), **{name: found[name] for name in own if name in found},
     )  # fmt: skip
+    return made, found.get("learning")
 
 
 def _parts(base: Path) -> dict[str, Take]:
@@ -183,7 +255,8 @@ def read(path: str | os.PathLike[str]) -> Config:
         wrong(f"{where}agent", "a repository, or a hub that has one", "neither")
     if not applications:
         wrong(f"{where}applications", "at least one, as [applications.NAME]", "none")
-    return Config(agent, applications, base)
+    learns = {name: one for name, (_, one) in applications.items() if one is not None}
+    return Config(agent, {name: one for name, (one, _) in applications.items()}, base, learns)
 
 
 TEMPLATE = """\
@@ -223,4 +296,7 @@ channel = "stable"
 # health = [{ program = ["/usr/bin/keywords", "--check"], seconds = 5 }, { file = "/run/keywords/alive", seconds = 60 },
 #           { address = "http://127.0.0.1:8000/health" }]
 # personal = { names = ["head.*"], examples = "/var/lib/keywords/kept.npz", epochs = 2 }
+# learning = { examples = "/var/lib/keywords/kept.npz" }   # with labels: takes part in federated tasks of the hub
+#                                                 # idle = true, charging = true, metered = false, consent = "none",
+#                                                 # demands = { secure_only = true }, labels = "labels", file = ""
 """

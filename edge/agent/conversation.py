@@ -20,9 +20,10 @@ from urllib.parse import quote, urlsplit
 from edge.agent.errors import AgentError, FetchError, MissingError
 from edge.agent.identity import Identity
 from federated.transport.addresses import is_here
-from lite_runtime.updates import checkin, enrolment
+from lite_runtime.updates import checkin, enrolment, joining
 from lite_runtime.updates.checkin import Reply, Report
 from lite_runtime.updates.enrolment import Enrolled, Greeting
+from lite_runtime.updates.joining import Answer, Offer
 
 __all__ = ["CHUNK", "Backoff", "Conversation", "LaterError", "RefusedError"]
 
@@ -30,6 +31,8 @@ CHUNK = 1 << 16
 """Most bytes of one part of a file."""
 MOST = 1 << 20
 """Most bytes of an answer that is no file."""
+MOST_MESSAGE = 1 << 30
+"""Most bytes of a message of a federated task."""
 _AGAIN = re.compile(r"\d{1,7}")
 
 
@@ -89,6 +92,7 @@ class Conversation:
             raise AgentError(f"expected a hub's URL, such as https://hub.example.org, got {url!r}")
         if parts.scheme == "http" and not is_here(parts.hostname):
             raise AgentError(f"{url}: expected https; without it others could read the session's token on the way")
+        self.url = url
         self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")
         self.identity, self._authority, self._timeout = identity, authority, timeout
         self._secure = parts.scheme == "https"
@@ -116,6 +120,32 @@ class Conversation:
     def telemetry(self, batch: bytes) -> None:
         """Hand a batch in. Raises RefusedError, LaterError."""
         self._in_session("POST", "/v1/telemetry", gzip.compress(batch, 6), coding="gzip")
+
+    def join(self, offer: Offer) -> Answer:
+        """Offer to work on a federated task. Raises RefusedError, LaterError."""
+        return joining.read_answer(self._in_session("POST", "/v1/tasks", joining.written(offer)))
+
+    def task(
+        self, method: str, path: str, body: bytes | None, wait: float = 0.0
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """One request of a federated task: status, headers and content of the answer, whatever the status is. Raises
+        LaterError without one, or where the hub asks to come again."""
+        for first in (True, False):
+            self._session()
+            fields = {"Content-Type": "application/octet-stream", "Authorization": f"Bearer {self._token}"}
+            answer = self._request(method, path, body, fields, wait)
+            content = self._content(answer, MOST_MESSAGE)
+            if first and self._ended(answer.status, False):
+                self._token = ""
+                continue
+            break
+        if answer.status in (408, 429) or answer.status >= 500:
+            raise LaterError(f"{self._host}: status {answer.status}: {_reason(content)}", _seconds(answer))
+        return answer.status, dict(answer.headers.items()), content
+
+    def another(self) -> Conversation:
+        """The same for another thread, over a connection and in a session of its own."""
+        return type(self)(self.url, self.identity, self._authority, self._timeout)
 
     def open(self, name: str, start: int = 0) -> Iterator[bytes]:
         """A file of the repository from byte `start` on, in parts as they arrive. Raises MissingError, LaterError."""
@@ -241,15 +271,15 @@ class Conversation:
         self._bare = again = again and not isinstance(problem, ssl.SSLCertVerificationError)
         return again
 
-    def _content(self, answer: http.client.HTTPResponse) -> bytes:
+    def _content(self, answer: http.client.HTTPResponse, most: int = MOST) -> bytes:
         try:
-            content = answer.read(MOST + 1)
+            content = answer.read(most + 1)
         except (OSError, http.client.HTTPException) as problem:
             self.close()
             raise LaterError(f"{self._host}: {_words(problem)}") from None
-        if len(content) > MOST:
+        if len(content) > most:
             self.close()
-            raise RefusedError(answer.status, f"{self._host}: expected an answer of at most {MOST} bytes, got more")
+            raise RefusedError(answer.status, f"{self._host}: expected an answer of at most {most} bytes, got more")
         return content
 
     def _refuse_file(self, name: str, start: int, answer: http.client.HTTPResponse) -> NoReturn:

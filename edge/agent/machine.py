@@ -22,13 +22,14 @@ COSTLY = ("wwan*", "rmnet*", "ppp*", "usb*")
 """Names of network interfaces whose traffic usually costs: cellular modems, and phones that share theirs."""
 _BATTERY_TYPES = ("Battery",)
 _ROUTE_UP = 1
+_QUIET = 0.25
 
 
 class Facts(NamedTuple):
     """free: bytes of disk. memory: bytes that programs can have without swapping. total: bytes of memory. battery:
     percent. charging: whether it is, or there is a supply. metered: whether traffic costs. targets: names of
     `lite_runtime.targets` whose kernels run here, best first. runtime: the version of msedge. minute: of the day, local
-    time."""
+    time. idle: whether nobody uses the machine: its processors were busy for less than a quarter of the last minute."""
 
     free: int | None = None
     memory: int | None = None
@@ -39,6 +40,7 @@ class Facts(NamedTuple):
     targets: tuple[str, ...] = ()
     runtime: str = ""
     minute: int = 0
+    idle: bool | None = None
 
 
 class Machine:
@@ -62,6 +64,7 @@ class Machine:
             targets=_targets(),
             runtime=_version(),
             minute=60 * now.tm_hour + now.tm_min,
+            idle=_idle(),
         )
 
     def _text(self, path: str | Path) -> str | None:
@@ -124,6 +127,13 @@ def free_of(folder: str | os.PathLike[str]) -> int | None:
     except OSError:
         return None
     return found.f_bavail * found.f_frsize
+
+
+def _idle() -> bool | None:
+    try:
+        return os.getloadavg()[0] < _QUIET * (os.cpu_count() or 1)
+    except (OSError, AttributeError):  # not every system has it
+        return None
 
 
 def _targets() -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from edge.cli import (
     doctor,
     federate,
     hub,
+    hub_loop,
     hub_rollout,
     hub_serve,
     inspect,
@@ -131,9 +132,12 @@ _hub = typer.Typer(
     help="Keep the signed repository from which a fleet updates itself, and serve the fleet.", no_args_is_help=True,
     rich_markup_mode=None,
 )  # fmt: skip
-for _name, _function in {**hub.COMMANDS, **hub_serve.COMMANDS, **hub_rollout.COMMANDS}.items():
+for _name, _function in {
+    **hub.COMMANDS, **hub_serve.COMMANDS, **hub_rollout.COMMANDS, **hub_loop.COMMANDS,
+}.items():  # fmt: skip
     _hub.command(_name, cls=_Plain)(guarded(_function))
 _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
+    "loop": ("Learn from a fleet, and give it what was learned.", hub_loop.LOOP),
     "rollout": ("Roll a version out to a fleet, in steps.", hub_rollout.ROLLOUT),
     "token": ("Manage the tokens of people and of new devices.", hub_serve.TOKEN),
 }

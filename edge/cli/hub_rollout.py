@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
-import ssl
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
-from urllib.parse import quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -21,7 +18,10 @@ from edge.cli.options import Json
 from edge.cli.output import console, emit, table
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["COMMANDS", "ROLLOUT"]
+if TYPE_CHECKING:
+    from cloud.hub.client import Client
+
+__all__ = ["COMMANDS", "HERE", "ROLLOUT", "At", "Authority", "TokenFile", "Why", "ask", "client"]
 
 At: TypeAlias = Annotated[
     str, typer.Option("--hub", metavar="URL", envvar="MSEDGE_HUB", help="The hub, such as https://hub.example.org.")
@@ -35,62 +35,27 @@ Authority: TypeAlias = Annotated[
 ]
 Which: TypeAlias = Annotated[str, typer.Argument(metavar="ROLLOUT", help="Its id, or how it begins.")]
 Why: TypeAlias = Annotated[str, typer.Option("--why", metavar="TEXT", help="For the audit log.")]
-_HERE = "http://127.0.0.1:8643"
+HERE = "http://127.0.0.1:8643"
 
 
-def _ask(
+def ask(
     at: str, token: Path | None, authority: Path | None, method: str, path: str, body: Any = None
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """A hub's answer. Raises MsedgeError if it refuses, or is not there."""
-    parts = urlsplit(at)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-        raise MsedgeError(f"--hub: expected a URL such as https://hub.example.org, got {at!r}")
-    from federated.transport.addresses import is_here
-
-    if parts.scheme == "http" and not is_here(parts.hostname):
-        raise MsedgeError(f"{at}: expected https; without it others could read your token on the way")
-    words = _token(token)
-    try:
-        if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=authority)
-            made: http.client.HTTPConnection = http.client.HTTPSConnection(
-                parts.hostname, port, timeout=60, context=context
-            )
-        else:
-            made = http.client.HTTPConnection(parts.hostname, port, timeout=60)
-        with contextlib.closing(made):
-            raw = None if body is None else json.dumps(body).encode()
-            made.request(method, parts.path.rstrip("/") + path, raw, {"Authorization": f"Bearer {words}"})
-            answer = made.getresponse()
-            content = answer.read()
-    except (OSError, http.client.HTTPException) as problem:
-        raise MsedgeError(f"{at}: no answer: {problem}; is `msedge hub serve` running there?") from None
-    try:
-        found = json.loads(content)
-    except ValueError:
-        found = {}
-    if answer.status >= 400 or not isinstance(found, dict):
-        raise MsedgeError(f"{at}: status {answer.status}: {found.get('error', 'no reason') if found else 'no reason'}")
-    return found
+    with contextlib.closing(client(at, token, authority)) as hub:
+        return hub.json(method, path, body)
 
 
-def _token(path: Path | None) -> str:
-    where, found = "MSEDGE_HUB_TOKEN", os.environ.get("MSEDGE_HUB_TOKEN", "").strip()
-    if path is not None:
-        where = repr(str(path))
-        try:
-            found = path.read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise MsedgeError(f"cannot read the token in {where}: {problem}") from problem
-    if not found:
-        raise MsedgeError("expected your token in --token FILE or MSEDGE_HUB_TOKEN, got none; msedge hub token add")
-    if not found.isascii() or not found.isprintable() or " " in found:
-        raise MsedgeError(f"{where}: expected one token, as msedge hub token add prints it, got other text")
-    return found
+def client(at: str, token: Path | None, authority: Path | None) -> Client:
+    """The hub, with somebody's token. Raises MsedgeError."""
+    from cloud.hub.client import Client, checked_token, token_in
+
+    where = "MSEDGE_HUB_TOKEN"
+    if token is not None:
+        return Client(at, token_in(token), authority)
+    if not (words := os.environ.get(where, "").strip()):
+        raise MsedgeError(f"expected your token in --token FILE or {where}, got none; msedge hub token add")
+    return Client(at, checked_token(words, where), authority)
 
 
 def start(
@@ -112,7 +77,7 @@ def start(
         float | None, typer.Option("--patience", metavar="SECONDS", help="After which a step is decided somehow.")
     ] = None,
     priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Over other rollouts.")] = None,
-    hub: At = _HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False,
+    hub: At = HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Begin to roll a version out, in steps, stopped by its canary if devices do badly."""
     made: dict[str, Any] = {}
@@ -136,38 +101,38 @@ def start(
             raise typer.BadParameter(f"expected KEY=PATTERN, got {word!r}", param_hint="--cohort")
         patterns.setdefault(key, []).append(pattern)
     made |= {"cohort": patterns} if patterns else {}
-    _tell(_ask(hub, token, authority, "POST", "/v1/rollouts", made), as_json)
+    _tell(ask(hub, token, authority, "POST", "/v1/rollouts", made), as_json)
 
 
 def pause(
-    rollout: Which, why: Why = "", hub: At = _HERE, token: TokenFile = None, authority: Authority = None,
+    rollout: Which, why: Why = "", hub: At = HERE, token: TokenFile = None, authority: Authority = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Let no further device take the version."""
-    _tell(_ask(hub, token, authority, "POST", _path(rollout, "pause"), {"why": why}), as_json)
+    _tell(ask(hub, token, authority, "POST", _path(rollout, "pause"), {"why": why}), as_json)
 
 
 def resume(
-    rollout: Which, why: Why = "", hub: At = _HERE, token: TokenFile = None, authority: Authority = None,
+    rollout: Which, why: Why = "", hub: At = HERE, token: TokenFile = None, authority: Authority = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Go on with a rollout that paused."""
-    _tell(_ask(hub, token, authority, "POST", _path(rollout, "resume"), {"why": why}), as_json)
+    _tell(ask(hub, token, authority, "POST", _path(rollout, "resume"), {"why": why}), as_json)
 
 
 def abort(
     rollout: Which, why: Why = "",
     keep: Annotated[bool, typer.Option("--keep", help="Devices that have the version keep it.")] = False,
-    hub: At = _HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False,
+    hub: At = HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """End a rollout, also a completed one; devices return to the version that they had before."""
     body = {"why": why, "back": not keep}
-    _tell(_ask(hub, token, authority, "POST", _path(rollout, "abort"), body), as_json)
+    _tell(ask(hub, token, authority, "POST", _path(rollout, "abort"), body), as_json)
 
 
-def listed(hub: At = _HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False) -> None:
+def listed(hub: At = HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False) -> None:
     """Show all rollouts, the newest first."""
-    found = _ask(hub, token, authority, "GET", "/v1/rollouts")
+    found = ask(hub, token, authority, "GET", "/v1/rollouts")
     if as_json:
         emit(found)
         return
@@ -180,10 +145,10 @@ def listed(hub: At = _HERE, token: TokenFile = None, authority: Authority = None
 
 
 def show(
-    rollout: Which, hub: At = _HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False
+    rollout: Which, hub: At = HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False
 ) -> None:
     """Show one rollout: its state, what was decided, and why. Exit code 1 if it was aborted."""
-    found = _ask(hub, token, authority, "GET", _path(rollout))
+    found = ask(hub, token, authority, "GET", _path(rollout))
     if as_json:
         emit(found)
     else:
@@ -201,7 +166,7 @@ def devices(
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Replace the device's labels; repeatable.")
     ] = None,
-    hub: At = _HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False,
+    hub: At = HERE, token: TokenFile = None, authority: Authority = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show the fleet, or one device; block it, or label it."""
     if device is None:
@@ -216,7 +181,7 @@ def devices(
             raise typer.BadParameter(f"expected KEY=VALUE, got {wrong[0]!r}", param_hint="--label")
         change["labels"] = {key: value for key, _, value in pairs}
     method, body = ("POST", change) if change else ("GET", None)
-    found = _ask(hub, token, authority, method, f"/v1/fleet/devices/{quote(device, safe='')}", body)
+    found = ask(hub, token, authority, method, f"/v1/fleet/devices/{quote(device, safe='')}", body)
     if as_json:
         emit(found)
         return
@@ -234,7 +199,7 @@ def _all(hub: str, token: Path | None, authority: Path | None) -> list[dict[str,
     found: list[dict[str, Any]] = []
     while True:
         after = urlencode({"after": found[-1]["id"] if found else "", "most": 1000})
-        page = _ask(hub, token, authority, "GET", f"/v1/fleet/devices?{after}")["devices"]
+        page = ask(hub, token, authority, "GET", f"/v1/fleet/devices?{after}")["devices"]
         found += page
         if len(page) < 1000:
             return found

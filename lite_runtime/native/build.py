@@ -351,7 +351,8 @@ def image(family: str) -> Image:
         native = next((file for file in _natives(target) if family in file.families), None)
         if native is None and target.library:
             raise BuildError(f"the library of {target.name} has no kernels of {family}: {remedy()}")
-        _images[family] = native.image(family) if native else _cached(family, target)
+        made = native.image(family) if native else _cached(family, target)
+        _images.setdefault(family, made)  # the first one stays: another thread's plans may have its addresses already
     return _images[family]
 
 

@@ -13,6 +13,7 @@ is ordered by how often models need them, so that a start imports few.
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -46,33 +47,35 @@ FAMILIES = (
 
 
 class _Operators(Mapping[str, Operator]):
-    """Name -> record. Families are imported one after the other until the name is found."""
+    """Name -> record. Families are imported one after the other until the name is found; by one thread at a time."""
 
     def __init__(self, families: Iterable[str]) -> None:
         self._known: dict[str, Operator] = {}
         self._unread = list(families)[::-1]
+        self._lock = RLock()
 
-    def _read(self) -> None:
-        for record in family(self._unread.pop()):
-            if record.name in self._known:
-                raise ValueError(f"expected one record for {record.name}, got two")
-            self._known[record.name] = record
+    def _read(self, name: object = None) -> None:
+        """Import families until the name is found, by default all."""
+        with self._lock:
+            while name not in self._known and self._unread:
+                for record in family(self._unread[-1]):
+                    if record.name in self._known:
+                        raise ValueError(f"expected one record for {record.name}, got two")
+                    self._known[record.name] = record
+                self._unread.pop()
 
     def __getitem__(self, name: str) -> Operator:
-        while name not in self._known:
-            if not self._unread:
-                raise KeyError(name)
-            self._read()
+        if name not in self._known:
+            self._read(name)
         return self._known[name]
 
     def __contains__(self, name: object) -> bool:
-        while name not in self._known and self._unread:
-            self._read()
+        if name not in self._known:
+            self._read(name)
         return name in self._known
 
     def __iter__(self) -> Iterator[str]:
-        while self._unread:
-            self._read()
+        self._read()
         return iter(self._known)
 
     def __len__(self) -> int:

@@ -39,6 +39,11 @@ CREATE TABLE telemetry (
     application {text} NOT NULL, version {text} NOT NULL, day {whole} NOT NULL, name {text} NOT NULL,
     data {text} NOT NULL, PRIMARY KEY (application, version, day, name)
 )""",
+    """
+CREATE TABLE loops (
+    loop {text} NOT NULL, number {whole} NOT NULL, time {real} NOT NULL, kind {text} NOT NULL, step {text} NOT NULL,
+    who {text} NOT NULL, words {text} NOT NULL, data {text} NOT NULL, PRIMARY KEY (loop, number)
+)""",
 )
 """Statements of each step; {text}, {whole} and {real} stand for the database's types. A step is never changed after a
 release: a newer version adds another."""

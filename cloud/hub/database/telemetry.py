@@ -14,7 +14,7 @@ from cloud.hub.database.engine import Cursor
 from lite_runtime.updates.sketch import Sketch
 from lite_runtime.updates.telemetry import Batch, Part, unpacked
 
-__all__ = ["MOST_NAMES", "NOISY", "VOTES", "Summary", "prune", "store", "summaries"]
+__all__ = ["MOST_NAMES", "NOISY", "VOTES", "Summary", "prune", "store", "summaries", "sums"]
 
 VOTES = 1000.0
 NOISY = 100.0
@@ -121,6 +121,26 @@ def _summary(application: str, version: str, day: int, name: str, words: str) ->
     elif kind == "private":
         data = {**data, "shares": {label: value / data["batches"] for label, value in data.pop("sums").items()}}
     return Summary(application, version, day, plain, kind, data)
+
+
+def sums(cursor: Cursor, application: str, version: str) -> dict[str, dict[str, Any]]:
+    """All days of a version added up, for a program: `sketches` and `classes` by name, as they are stored. What is
+    private has noise, and is left out."""
+    words = "SELECT name, data FROM telemetry WHERE application = ? AND version = ? ORDER BY day"
+    sketches: dict[str, Sketch] = {}
+    classes: dict[str, dict[str, float]] = {}
+    for name, raw in cursor.rows(words, application, version):
+        kind, _, plain = name.partition(":")
+        data = json.loads(raw)
+        if kind == "sketch":
+            sketches.setdefault(plain, Sketch()).merge(_sketch(data))
+        elif kind == "classes":
+            counts = classes.setdefault(plain, {})
+            for label, count in data["sums"].items():
+                counts[label] = counts.get(label, 0.0) + count
+    rows = {name: {"zero": one.zero, "positive": one.positive, "negative": one.negative}
+            for name, one in sketches.items()}  # fmt: skip
+    return {"sketches": rows, "classes": classes}
 
 
 def prune(cursor: Cursor, before: float) -> int:

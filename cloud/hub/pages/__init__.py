@@ -9,6 +9,7 @@ asking    requests to the hub
 words     numbers, times and sizes for people
 drawing   parts of several pages: tables, chips, meters, curves
 orders    what an operator may do to a rollout
+loops     what a loop does, and what an operator may decide there
 main      logging in, addresses, the clock of the whole
 fleet devices approvals rollout models audit     a page each
 """

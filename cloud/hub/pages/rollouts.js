@@ -1,12 +1,15 @@
-// Rollouts: what waits for a person, all of them, and one with its progress.
+// What waits for a person: rollouts, and loops; all rollouts, and one with its progress.
 import { link, path } from "./asking.js";
 import { make } from "./dom.js";
 import { chip, curves, facts, pairs, steps, table, verdicts } from "./drawing.js";
 import { card } from "./fleet.js";
+import { card as cycle } from "./loops.js";
 import { orders, starting } from "./orders.js";
 import { ago, count, date, minute, NONE, percent, span } from "./words.js";
 
-const cards = (found, me, then, nothing) => (found.length ? make("div", { class: "cards" }, found.map((one) => card(one, orders(one, me, then)))) : make("p", { class: "soft" }, nothing));
+const cards = (found, nothing) => (found.length ? make("div", { class: "cards" }, found) : make("p", { class: "soft" }, nothing));
+const all = (found, me, then) => found.map((one) => card(one, orders(one, me, then)));
+const waiting = ({ loops }, waits = true) => loops.filter((one) => (one.status === "waits") === waits);
 
 /** Of each channel the newest version, if no rollout ever had it. */
 function fresh({ applications }) {
@@ -21,10 +24,13 @@ function fresh({ applications }) {
 
 export const approvals = {
   title: () => "Approvals",
-  asks: () => ({ paused: "v1/rollouts?status=paused", running: "v1/rollouts?status=running", releases: "v1/releases" }),
+  asks: () => ({ paused: "v1/rollouts?status=paused", running: "v1/rollouts?status=running", releases: "v1/releases", loops: "v1/loops" }),
   parts: (address, me, then) => [
-    [({ paused }) => paused, ({ paused }) => [make("h2", {}, "Waiting for a decision"), cards(paused.rollouts, me, then, "Nothing waits.")]],
-    [({ running }) => running, ({ running }) => [make("h2", {}, "Under way"), cards(running.rollouts, me, then, "No rollout is under way.")]],
+    [({ paused, loops }) => [paused, waiting(loops), waiting(loops).length && minute()], ({ paused, loops }) => [make("h2", {}, "Waiting for a decision"),
+      cards([...waiting(loops).map((one) => cycle(one, me, then)), ...all(paused.rollouts, me, then)], "Nothing waits.")]],
+    [({ running }) => running, ({ running }) => [make("h2", {}, "Under way"), cards(all(running.rollouts, me, then), "No rollout is under way.")]],
+    [({ loops }) => [waiting(loops, false), minute()], ({ loops }) => (waiting(loops, false).length ? [make("h2", {}, "Loops"),
+      cards(waiting(loops, false).map((one) => cycle(one, me, then)), "")] : "")],
     [({ releases }) => fresh(releases), ({ releases }) => [make("h2", {}, "Released, and not rolled out"),
       table(["version", "channels", ""], fresh(releases).map(({ name, version, channels }) => [
         make("a", { href: link(["models", name, version]) }, `${name} ${version}`), channels.join(", "), starting(name, version, channels, me, then)]))]],

@@ -8,7 +8,10 @@ sessions     challenges, and the tokens of devices that answered them
 authority    certificates of devices' keys
 enrolling    new devices
 app          requests of devices
+bodies       what people's requests say
 operators    requests of people
+tasks        federated tasks: devices, and the runs whose messages they answer
+loops        events of loops, and people's approvals
 people/      who they are, what they search, the repository and the pages for them
 files        the repository's files, by range
 observing    figures for OpenTelemetry

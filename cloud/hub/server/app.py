@@ -23,6 +23,7 @@ from ipaddress import IPv6Address, IPv6Network
 
 from aiohttp import web
 
+from cloud.hub.database.tokens import Token
 from cloud.hub.errors import DatabaseError, HubError, StorageError
 from cloud.hub.server.fleet import Known
 from cloud.hub.server.hub import Busy, Hub, Refused
@@ -32,9 +33,11 @@ from cloud.hub.server.sessions import ANSWER
 from lite_runtime.updates import checkin, enrolment, telemetry
 from lite_runtime.updates.fields import ProtocolError
 
-__all__ = ["Devices", "Handler", "address_of", "answered", "bearer", "body_of", "error"]
+__all__ = ["Devices", "Handler", "Only", "address_of", "answered", "bearer", "body_of", "error"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Only = Callable[..., Callable[[Callable[[web.Request, Token], Awaitable[web.StreamResponse]]], Handler]]
+"""By scopes: makes a handler that people with a token of one of them reach."""
 BODY = 30.0
 """Seconds in which a body has to arrive."""
 WAIT = 60.0
@@ -173,10 +176,16 @@ class Devices:
             raise Refused(403, f"expected the certificate of device {device}, got {', '.join(names) or 'none'}")
 
     def files(self, request: web.Request) -> None:
-        """Let a device read a file. Raises Refused."""
-        known, _ = self.device(request)
-        if again := self._files.take(known.id):
-            raise web.HTTPTooManyRequests(headers={"Retry-After": str(math.ceil(again))})
+        """Let a device read a file. Raises Refused, and HTTPTooManyRequests as `pace` does."""
+        self.pace(self.device(request)[0])
+
+    def pace(self, known: Known) -> None:
+        """Let a device read a file, or have a request of a task. Raises HTTPTooManyRequests."""
+        _paced(self._files.take(known.id))
+
+    def asks(self, known: Known) -> None:
+        """Let a device ask for something new. Raises HTTPTooManyRequests."""
+        _paced(self._asks.take(known.id))
 
     async def _enrol(self, request: web.Request) -> web.StreamResponse:
         if again := self._newcomers.take(address_of(request, self.hub.settings.proxies)):
@@ -218,6 +227,11 @@ class Devices:
         if not self.hub.works:
             raise Busy("the database cannot be used now, or the hub stops")
         return web.json_response({"hub": self.hub.id, "time": self.hub.clock()}, headers=_FRESH)
+
+
+def _paced(again: float) -> None:
+    if again:
+        raise web.HTTPTooManyRequests(headers={"Retry-After": str(math.ceil(again))})
 
 
 def _shown(request: web.Request) -> list[str]:

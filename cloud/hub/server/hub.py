@@ -360,6 +360,11 @@ class Hub:
         """Write into the audit log what somebody did."""
         await self._done(self.writer.run(lambda cursor: audit.add(cursor, self.clock(), by, what, data)))
 
+    async def run(self, call: Callable[[Cursor], T]) -> T:
+        """A call in a transaction of its own, for the other parts of the server. Raises Busy while the hub ends."""
+        self._ready()
+        return await self._run(call)
+
     async def change(self, identity: str, by: str, **columns: Any) -> None:
         """Block a device or let it come again, or set its labels. Raises HubError for an unknown one, Busy."""
         if identity not in self.fleet.devices:

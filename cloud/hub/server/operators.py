@@ -10,6 +10,7 @@ GET  /v1/rollouts/ID                  one rollout and its decisions
 GET  /v1/rollouts/ID/progress         how many members it had over time, and their verdicts
 POST /v1/rollouts/ID/pause|resume|abort    {"why": TEXT, "back": true}
 GET  /v1/telemetry/APPLICATION        what devices told, by version, day and name
+GET  /v1/telemetry/APPLICATION/VERSION     sketches and histograms of all days
 GET  /v1/audit?after=NUMBER&most=N    the audit log
 GET  /v1/audit/latest?search=WORDS&before=NUMBER&most=N   the same backwards, and the last hash
 GET  /v1/audit/export                 all of it, an entry a line
@@ -30,7 +31,7 @@ from cloud.hub.database.tokens import Token
 from cloud.hub.errors import HubError
 from cloud.hub.rollouts.plan import read_plan
 from cloud.hub.rollouts.progress import curves
-from cloud.hub.server.app import body_of
+from cloud.hub.server.bodies import parsed_body, table_of
 from cloud.hub.server.fleet import read_stored
 from cloud.hub.server.hub import Hub, Refused
 from cloud.hub.server.pacing import spread
@@ -38,13 +39,10 @@ from cloud.hub.server.people.gate import Gate
 from cloud.hub.server.people.health import health
 from cloud.hub.server.people.searching import search
 from cloud.hub.storage import Storage
-from lite_runtime.bundle.strict import parsed
-from lite_runtime.errors import BundleError
 from lite_runtime.updates import fields
 
 __all__ = ["Operators"]
 
-_MOST = 1 << 18
 _PAGE = 1000
 _FRESH, _CURVES = 1.5, 4.0
 """Seconds for which numbers of the whole fleet, and curves of a rollout, are good: many pages may ask for them."""
@@ -74,6 +72,7 @@ class Operators:
             web.get("/v1/rollouts/{id}/progress", read(self._progress)),
             web.post("/v1/rollouts/{id}/{order}", write(self._order)),
             web.get("/v1/telemetry/{application}", read(self._telemetry)),
+            web.get("/v1/telemetry/{application}/{version}", read(self._sums)),
             web.get("/v1/audit", read(self._audit)),
             web.get("/v1/audit/latest", read(self._latest)),
             web.get("/v1/audit/export", read(self._export)),
@@ -115,7 +114,7 @@ class Operators:
         return web.json_response({**shown, "events": fields.plain(tuple(events)), "rollouts": said})
 
     async def _change(self, request: web.Request, token: Token) -> web.StreamResponse:
-        table = await _table(request, "state", "labels")
+        table = await table_of(request, "state", "labels")
         if "state" in table and table["state"] not in ("active", "blocked"):
             raise Refused(400, f"state: expected active or blocked, got {table['state']!r:.40}")
         if "labels" in table:
@@ -133,7 +132,7 @@ class Operators:
         return web.json_response({"rollouts": [one.data() for one in found[:most]], "total": len(found)})
 
     async def _start(self, request: web.Request, token: Token) -> web.StreamResponse:
-        plan = read_plan(_json(await body_of(request, _MOST)), "plan")
+        plan = read_plan(await parsed_body(request), "plan")
         if self._storage is not None:
             prefix = f"targets/{plan.application}/{plan.version}/"
             storage = self._storage
@@ -169,7 +168,7 @@ class Operators:
         order = request.match_info["order"]
         if order not in _ORDERS:
             raise Refused(404, f"expected {', '.join(_ORDERS)}, got {order!r:.40}")
-        table = await _table(request, "why", "back")
+        table = await table_of(request, "why", "back")
         why, back = fields.text(500)(table.get("why", ""), "why"), fields.flag(table.get("back", True), "back")
         data: dict[str, Any] = {"back": back} if order == "abort" else {}
         found = await self._hub.order(request.match_info["id"], _ORDERS[order], token.name, why, data)
@@ -181,6 +180,10 @@ class Operators:
         application, since = request.match_info["application"], _number(request, "since", 0, 1 << 31)
         found = await self._hub.read(lambda cursor: telemetry.summaries(cursor, application, since))
         return web.json_response({"telemetry": [one._asdict() for one in found]})
+
+    async def _sums(self, request: web.Request, token: Token) -> web.StreamResponse:
+        application, version = (request.match_info[name] for name in ("application", "version"))
+        return web.json_response(await self._hub.read(lambda cursor: telemetry.sums(cursor, application, version)))
 
     async def _audit(self, request: web.Request, token: Token) -> web.StreamResponse:
         after, most = _number(request, "after", 0, 1 << 53), _number(request, "most", 1000, 10_000)
@@ -228,21 +231,6 @@ def _number(request: web.Request, name: str, default: int, most: int) -> int:
 def _words(request: web.Request, name: str) -> str:
     words: str = fields.text(200)(request.query.get(name, ""), name)
     return words.strip()
-
-
-def _json(raw: bytes) -> Any:
-    try:
-        return parsed(raw or b"{}", "the body")
-    except BundleError as problem:
-        raise Refused(400, str(problem)) from None
-
-
-async def _table(request: web.Request, *keys: str) -> dict[str, Any]:
-    """The body, an object with some of these keys."""
-    found = _json(await body_of(request, _MOST))
-    if type(found) is not dict or not found.keys() <= set(keys):
-        raise Refused(400, f"expected an object with {', '.join(keys)}")
-    return found
 
 
 def _shown(device: devices.Device) -> dict[str, Any]:

@@ -23,12 +23,14 @@ from cloud.hub.errors import HubError
 from cloud.hub.server.app import Devices
 from cloud.hub.server.files import Files
 from cloud.hub.server.hub import Hub
+from cloud.hub.server.loops import Loops
 from cloud.hub.server.observing import Observer, reader_for
 from cloud.hub.server.operators import Operators
 from cloud.hub.server.people import pages
 from cloud.hub.server.people.gate import Gate
 from cloud.hub.server.people.releases import Shelves
 from cloud.hub.server.settings import Settings
+from cloud.hub.server.tasks import Tasks
 from cloud.hub.storage import storage_at
 from federated.transport.addresses import host_and_port, is_here
 
@@ -94,11 +96,12 @@ async def serving(settings: Settings, folder: Path) -> AsyncIterator[tuple[Hub, 
         app = web.Application(middlewares=[devices.outermost], client_max_size=1 << 20)
         app.on_response_prepare.append(_guarded)
         gate = Gate(hub)
+        tasks = Tasks(hub, devices, gate.guard)
         app.add_routes([*devices.routes(), *gate.routes(), *Operators(hub, storage, gate).routes(), *pages.routes()])
-        app.add_routes(Shelves(hub, storage, gate).routes())
+        app.add_routes([*tasks.routes(), *Loops(hub, gate.guard).routes(), *Shelves(hub, storage, gate).routes()])
         if storage is not None:
             app.add_routes(Files(devices, storage).routes())
-        async with _listening(app, hub, host, port, tls) as url:
+        async with _listening(app, hub, tasks, host, port, tls) as url:
             yield hub, url
     finally:
         if observer is not None:
@@ -114,7 +117,7 @@ async def _guarded(request: web.Request, response: web.StreamResponse) -> None:
 
 @contextlib.asynccontextmanager
 async def _listening(
-    app: web.Application, hub: Hub, host: str, port: int, tls: ssl.SSLContext | None
+    app: web.Application, hub: Hub, tasks: Tasks, host: str, port: int, tls: ssl.SSLContext | None
 ) -> AsyncIterator[str]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE)
     await runner.setup()
@@ -136,7 +139,7 @@ async def _listening(
         await runner.cleanup()
         why = problem.strerror if isinstance(problem, OSError) else str(problem)
         raise HubError(f"{hub.settings.address}: cannot listen there: {why}; choose another address") from problem
-    work = [asyncio.ensure_future(hub.work()), asyncio.ensure_future(_sweep(crowd))]
+    work = [asyncio.ensure_future(one) for one in (hub.work(), tasks.work(), _sweep(crowd))]
     try:
         first: socket.socket = found.sockets[0]
         name = f"[{host}]" if ":" in host else host or "localhost"
@@ -144,6 +147,7 @@ async def _listening(
     finally:
         found.close()
         hub.leave()
+        tasks.leave()
         for task in work:
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.agent.agent import IDENTITY, TRUST, Agent, peek
 from edge.agent.config import Config
@@ -20,6 +21,10 @@ from edge.agent.identity import Identity
 from edge.agent.machine import Machine
 from edge.agent.source import Repository, Source
 from lite_runtime.updates.checkin import Event
+
+if TYPE_CHECKING:
+    from edge.agent.learning.populations import Population
+    from edge.agent.learning.tasks import Now
 
 __all__ = ["enrolled", "event_line", "event_text", "failed", "hub_of", "imported", "looked", "opened", "state_of"]
 __all__ += ["state_text", "until_ended"]
@@ -85,7 +90,39 @@ def until_ended(config: Config, watch: Watch) -> None:
     hub = hub_of(config)
     with opened(config, watch, hub) as agent:
         agent.start()
-        agent.run(None if hub is None else hub.check_in, ended)
+        with _learning(config, hub, ended, lambda line: watch(Event(0, time.time(), "learning", text=line))):
+            agent.run(None if hub is None else hub.check_in, ended)
+
+
+@contextlib.contextmanager
+def _learning(
+    config: Config, hub: Conversation | None, ended: threading.Event, say: Callable[[str], None]
+) -> Iterator[None]:
+    """A thread that takes part in federated tasks until the end, if an application learns."""
+    if hub is None or not config.learns:
+        yield
+        return
+    from edge.agent.learning.populations import running
+    from edge.agent.learning.tasks import Learning, Now
+
+    folder, machine = config.path(config.agent.folder), Machine(config.agent.costly)
+
+    def now() -> Now:
+        facts = machine.facts(folder)
+        return Now(facts.idle is not False, facts.charging is not False, bool(facts.metered))
+
+    def populations() -> dict[str, Population]:
+        known = hub.identity.enrolled
+        return {} if known is None else running(folder, known.device, config.learning(machine.facts(folder)), say)
+
+    learning = Learning(hub.another(), now, populations, config.agent.attributes, say)
+    thread = threading.Thread(target=learning.run, args=(ended,), name="learning")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def enrolled(config: Config, token: Path) -> str:

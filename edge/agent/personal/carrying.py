@@ -6,11 +6,12 @@ shape. There are up to four candidates for the new state:
 1. initial: as the new bundle is;
 2. carried: what was learned replaces the new bundle's values;
 3. shifted: the difference that was learned is added to them, where they are not the old bundle's values;
-4. refitted: from 2, some epochs of the bundle's own training steps on half of the device's kept examples.
+4. refitted: from the best of these, some epochs of the bundle's own training steps on half of the device's kept
+   examples.
 
-With kept examples the candidate with the least loss on them counts (on the other half, if there is a fourth one);
-without any, 2, if all that was learned fits. Where 1 is best, or nothing fits, the learned state stays with the old
-version, for its return.
+With kept examples the candidate with the least loss on them counts (on the other half, if there is a fourth one; if
+that is the one, it is fitted to all of them then); without any, 2, if all that was learned fits. Where 1 is best, or
+nothing fits, the learned state stays with the old version, for its return.
 """
 
 from __future__ import annotations
@@ -125,17 +126,30 @@ def _judged(
     """The report by the losses of all candidates; adds the fourth one to `made`."""
     first, rest = _halves(examples) if words["epochs"] and "carried" in made else ({}, examples)
     model = load(words["new"])
-    if first and "train_step" in model.signatures:
-        model.load_state_dict(made["carried"])
-        for _ in range(words["epochs"]):
-            for batch in _batches(model, first, "train_step"):
-                model.run(batch, "train_step")
-        made["refitted"] = model.state_dict()
     scores = {name: scored(model, one, rest) for name, one in made.items()}
-    best = min(scores, key=lambda name: (not math.isfinite(scores[name].loss), scores[name].loss, -_ORDER.index(name)))
+    best = start = _best(scores)
+    if first and "train_step" in model.signatures:
+        made["refitted"] = _refitted(model, made[start], first, words["epochs"])
+        scores["refitted"] = scored(model, made["refitted"], rest)
+        best = _best(scores)
     old = load(words["old"])
     before = scored(old, {**old.state_dict(), **state}, rest) if "evaluate" in old.signatures else None
+    if best == "refitted":  # it has shown its worth on examples that it had not seen; now it may see all
+        made[best] = _refitted(model, made[start], examples, words["epochs"])
     return at._replace(how=best, before=before, after=scores[best], fresh=scores["initial"])
+
+
+def _best(scores: Mapping[str, Score]) -> str:
+    return min(scores, key=lambda name: (not math.isfinite(scores[name].loss), scores[name].loss, -_ORDER.index(name)))
+
+
+def _refitted(model: Model, state: State, examples: Mapping[str, Array], epochs: int) -> dict[str, Array]:
+    """A state after epochs of the bundle's training steps."""
+    model.load_state_dict(state)
+    for _ in range(epochs):
+        for batch in _batches(model, examples, "train_step"):
+            model.run(batch, "train_step")
+    return model.state_dict()
 
 
 _ORDER = ("initial", "shifted", "refitted", "carried")

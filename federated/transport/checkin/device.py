@@ -17,8 +17,10 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from federated.errors import FederatedError
@@ -26,7 +28,7 @@ from federated.server.gathering import Answering
 from federated.transport.addresses import is_here
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["Lost", "Server", "work"]
+__all__ = ["Asks", "Lost", "Server", "work"]
 
 PROTOCOL = 1
 WAIT = 20
@@ -106,8 +108,18 @@ class Server:
         return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT, context=self._tls)
 
 
+class Asks(Protocol):
+    """What a device asks for work: a `Server`, or one place of a hub (`edge.agent.learning`)."""
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Mapping[str, str], bytes]:
+        """See `Server.ask`."""
+
+    def another(self) -> AbstractContextManager[Asks]:
+        """For another thread: the same, over a connection of its own, which ends with the block."""
+
+
 def work(
-    server: Server, node: Answering, *, patience: float = 600.0, watch: Callable[[str], None] = lambda line: None
+    server: Asks, node: Answering, *, patience: float = 600.0, watch: Callable[[str], None] = lambda line: None
 ) -> None:
     """Check in and answer messages until the run is over. Raises FederatedError if the server refuses this device or is
     of another protocol, and Lost if it cannot be reached for `patience` seconds."""
@@ -139,7 +151,7 @@ def _checked_in(content: bytes) -> tuple[str, float]:
 
 
 def _answer(
-    server: Server, node: Answering, ticket: str, message: bytes, patience: float, watch: Callable[[str], None]
+    server: Asks, node: Answering, ticket: str, message: bytes, patience: float, watch: Callable[[str], None]
 ) -> None:
     """Work on a message and hand the reply in, or the reason why there is none."""
     path = f"/v1/work/{ticket}"
@@ -152,7 +164,7 @@ def _answer(
 
 
 @contextlib.contextmanager
-def _alive(server: Server, every: float) -> Iterator[None]:
+def _alive(server: Asks, every: float) -> Iterator[None]:
     """Signs of life in a thread of their own, also while the device computes."""
     ended = threading.Event()
 

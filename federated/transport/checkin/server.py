@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from threading import Event
 from federated.errors import FederatedError
 from federated.server.replies import Failure
 from federated.transport.addresses import host_and_port, is_here
-from federated.transport.checkin.desk import MISSED, Desk, node_of
+from federated.transport.checkin.desk import Desk, node_of
 from federated.transport.checkin.tokens import Tokens
+from federated.transport.checkin.window import PATHS, Asked, Window, refused
 from lite_runtime.errors import MissingExtraError
 
 try:
@@ -27,9 +27,6 @@ except ModuleNotFoundError as error:
 
 __all__ = ["CheckInExchange", "Listening", "listen"]
 
-PROTOCOL = 1
-WAIT = 30.0
-"""The most seconds that a device waits for work in one request."""
 _ALLOWED = {
     "Access-Control-Allow-Methods": "GET, POST",
     "Access-Control-Allow-Headers": "authorization, content-type",
@@ -37,7 +34,6 @@ _ALLOWED = {
     "Access-Control-Max-Age": "600",
     "Vary": "Origin",
 }
-Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
@@ -113,9 +109,9 @@ class _Server:
         self._host, self._port = found
         self._tls = _tls(where, self._host)
         self.url = ""
-        self.desk = Desk(MISSED * where.heartbeat, wake=self._wake)
+        self._window = Window(where.heartbeat, where.most)
+        self.desk = self._window.desk
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._woken: dict[int, asyncio.Event] = {}
         self._over: asyncio.Event | None = None
 
     async def serve(self, ready: Event) -> None:
@@ -128,15 +124,10 @@ class _Server:
 
     async def _serve(self, ready: Event) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self._window.begin()
         app = web.Application(client_max_size=self._where.most, middlewares=[self._outermost])
         app.add_routes(
-            [
-                web.post("/v1/check-in", self._for_devices(self._check_in)),
-                web.get("/v1/work", self._for_devices(self._work)),
-                web.post("/v1/work/{ticket}", self._for_devices(self._reply)),
-                web.post("/v1/work/{ticket}/failure", self._for_devices(self._failure)),
-                web.post("/v1/heartbeat", self._for_devices(self._heartbeat)),
-            ]
+            [web.route(way, f"/v1{path}", self._for_devices(asked)) for (way, path), asked in PATHS.items()]
         )
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -166,14 +157,7 @@ class _Server:
     def _end(self) -> None:
         if self._over is not None:
             self._over.set()
-        for woken in self._woken.values():
-            woken.set()
-
-    def _wake(self, node: int) -> None:
-        """From another thread: there is work for a node."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(lambda: self._woken[node].set() if node in self._woken else None)
+        self._window.end()
 
     @web.middleware
     async def _outermost(
@@ -182,101 +166,29 @@ class _Server:
         """Answers a browser's question whether a page may ask, and says errors as JSON."""
         origin = request.headers.get("Origin", "")
         if origin and origin not in self._where.origins:
-            response: web.StreamResponse = _error(403, f"pages of {origin} may not check in; see --origin")
+            response: web.StreamResponse = refused(403, f"pages of {origin} may not check in; see --origin")
         elif request.method == "OPTIONS":
             response = web.Response(status=204)
         else:
             try:
                 response = await handler(request)
             except web.HTTPException as found:
-                response = _error(found.status, found.reason)
+                response = refused(found.status, found.reason)
         if origin in self._where.origins:
             response.headers.update(_ALLOWED)
             response.headers["Access-Control-Allow-Origin"] = origin
         return response
 
-    def _for_devices(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _for_devices(self, handler: Asked) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def asked(request: web.Request) -> web.StreamResponse:
             scheme, _, token = request.headers.get("Authorization", "").partition(" ")
             device = self._tokens.device(token.strip()) if scheme.lower() == "bearer" else None
             if device is None:
-                return _error(401, "expected the token of a device of this run, as: Authorization: Bearer TOKEN")
+                return refused(401, "expected the token of a device of this run, as: Authorization: Bearer TOKEN")
             self.desk.seen(node_of(device))
-            return await handler(request, device)
+            return await handler(self._window, request, device)
 
         return asked
-
-    async def _check_in(self, request: web.Request, device: str) -> web.StreamResponse:
-        facts = {"protocol": PROTOCOL, "device": device, "heartbeat": self._where.heartbeat, "most": self._where.most}
-        return web.json_response(facts)
-
-    async def _heartbeat(self, request: web.Request, device: str) -> web.StreamResponse:
-        return web.Response(status=204)
-
-    async def _work(self, request: web.Request, device: str) -> web.StreamResponse:
-        node = node_of(device)
-        try:
-            wait = min(max(float(request.query.get("wait", "0")), 0.0), WAIT)
-        except ValueError:
-            return _error(400, f"expected wait=SECONDS, got {request.query['wait'][:40]!r}")
-        async with self._waiting(node) as woken:
-            found = self.desk.work(node)
-            if found is None and wait and not self._ended:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), wait)
-                found = self.desk.work(node)
-        self.desk.seen(node)
-        if self._ended:
-            self.desk.left(node)
-            return _error(410, "the run is over")
-        if found is None:
-            return web.Response(status=204)
-        ticket, message = found
-        return web.Response(
-            body=message, content_type="application/octet-stream", headers={"Msedge-Ticket": ticket, **_NOT_KEPT}
-        )
-
-    @contextlib.asynccontextmanager
-    async def _waiting(self, node: int) -> AsyncIterator[asyncio.Event]:
-        """The event that is set when there is work. An earlier request of the same device gives up its own."""
-        earlier = self._woken.get(node)
-        if earlier is not None:
-            earlier.set()
-        woken = self._woken[node] = asyncio.Event()
-        try:
-            yield woken
-        finally:
-            if self._woken.get(node) is woken:
-                del self._woken[node]
-
-    async def _reply(self, request: web.Request, device: str) -> web.StreamResponse:
-        if not self.desk.wants(node_of(device), request.match_info["ticket"]):  # before its bytes are read
-            return _error(409, _UNWANTED)
-        return self._taken(node_of(device), request.match_info["ticket"], await request.read())
-
-    async def _failure(self, request: web.Request, device: str) -> web.StreamResponse:
-        content = await request.content.read(4096)
-        try:
-            why = str(json.loads(content)["why"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return _error(400, 'expected {"why": TEXT} of at most 4096 bytes')
-        return self._taken(node_of(device), request.match_info["ticket"], Failure(why[:500]))
-
-    def _taken(self, node: int, ticket: str, reply: bytes | Failure) -> web.StreamResponse:
-        self.desk.seen(node)
-        return web.Response(status=204) if self.desk.reply(node, ticket, reply) else _error(409, _UNWANTED)
-
-    @property
-    def _ended(self) -> bool:
-        return self._over is not None and self._over.is_set()
-
-
-_UNWANTED = "this reply is not wanted: the round is over, or another device has the ticket; ask for work again"
-_NOT_KEPT = {"Cache-Control": "no-store"}
-
-
-def _error(status: int, text: str) -> web.Response:
-    return web.json_response({"error": text}, status=status, headers=_NOT_KEPT)
 
 
 def _tls(where: Listening, host: str) -> ssl.SSLContext | None:

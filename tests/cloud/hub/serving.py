@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from cloud.hub.client import Client
 from cloud.hub.database import tokens
 from cloud.hub.server.hub import Hub
 from cloud.hub.server.running import serving
@@ -40,7 +41,8 @@ class Running:
 
     def __init__(self, hub: Hub, url: str, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self.hub, self.url, self._loop, self._folder = hub, url, loop, folder
-        self.conversations: list[Conversation] = []
+        self.conversations: list[Conversation | Client] = []
+        """Are closed at the end."""
         self._viewer = ""
 
     def call(self, coroutine: Any) -> Any:
@@ -51,8 +53,15 @@ class Running:
         return str(self.call(self.hub._run(lambda cursor: tokens.add(cursor, name, scope, now, None, labels or {}))))
 
     def conversation(self, name: str, authority: str = "") -> Conversation:
-        self.conversations.append(Conversation(self.url, Identity(self._folder / name), authority, timeout=60))
-        return self.conversations[-1]
+        made = Conversation(self.url, Identity(self._folder / name), authority, timeout=60)
+        self.conversations.append(made)
+        return made
+
+    def client(self, name: str, scope: str = "operator") -> Client:
+        """A person or a program with a token of their own."""
+        made = Client(self.url, self.token(name, scope))
+        self.conversations.append(made)
+        return made
 
     def device(self, name: str, labels: Mapping[str, str] | None = None, authority: str = "") -> Conversation:
         """A device that is enrolled."""

@@ -107,6 +107,62 @@ def test_a_click_approves_and_progress_is_seen_without_loading_again(browser: Ch
     reader.page.close()
 
 
+def looping(hub: Running, *steps: str) -> str:
+    """A loop whose program has done these steps; a person is asked before `promote`. Returns the program's token."""
+    program = hub.token("loop", "operator")
+    cause = {"text": f"what devices tell of 1 has changed {HOSTILE}", "data": {"gates": ["promote"]}}
+    for number, (kind, step) in enumerate([("began", ""), *(("done", step) for step in steps)], 1):
+        more = cause if kind == "began" else {"data": {"value": 0.9123456, "before": None}}
+        body = {"number": number, "kind": kind, "step": step, **more}
+        assert hub.order("POST", "/v1/loops/keys/events", body, program).status == 200
+    return program
+
+
+STEPS = ("learn", "judge", "convert", "sign", "canary")
+
+
+def test_a_click_lets_a_loop_go_on_but_not_its_own_program(browser: Chromium, hub: Running) -> None:
+    program, operator = looping(hub, *STEPS), hub.token("ann", "operator")
+    reader = Reader(browser, hub.url)
+    reader.login(program)
+    reader.go("approvals", "Approvals")
+    reader.reads("Waiting for a decision", "keys, cycle 1", "waits before promote", HOSTILE, "0.9123")
+    reader.click("button", "Approve")
+    reader.click("#confirm")
+    reader.reads("expected a person's token")
+    reader.key("Escape")
+    reader.click("#logout")
+    reader.login(operator)
+    reader.go("approvals", "Approvals")
+    reader.click("button", "Approve")
+    reader.reads('The step "promote" begins.')
+    reader.click("#field-why")
+    reader.write("looks well")
+    reader.click("#confirm")
+    reader.reads("approve was carried out", "Nothing waits.", "Loops")
+    found = hub.order("GET", "/v1/loops/keys", token=operator).json
+    assert (found["status"], found["step"], found["approvals"]) == ("running", "promote", {"promote": "ann"})
+    assert found["log"][-1]["text"] == "looks well"
+    assert reader.problems() == []
+    reader.page.close()
+
+
+def test_a_click_ends_a_cycle(browser: Chromium, hub: Running) -> None:
+    looping(hub, *STEPS)
+    operator = hub.token("ann", "operator")
+    reader = Reader(browser, hub.url)
+    reader.login(operator)
+    reader.go("approvals", "Approvals")
+    reader.click("button", "Reject")
+    reader.reads("The cycle ends as failed")
+    reader.click("#confirm")
+    reader.reads("reject was carried out", "Nothing waits.", "Loops", "rejected by ann")
+    found = hub.order("GET", "/v1/loops/keys", token=operator).json
+    assert (found["status"], found["outcome"]) == ("idle", "failed")
+    assert reader.problems() == []
+    reader.page.close()
+
+
 def test_keys_alone_abort_a_rollout(browser: Chromium, hub: Running) -> None:
     operator = hub.token("ann", "operator")
     identity = hub.order("POST", "/v1/rollouts", PLAN, operator).json["id"]
@@ -177,6 +233,7 @@ def test_a_version_is_rolled_out_from_its_page(browser: Chromium, hub: Running) 
 
 def test_a_viewer_sees_everything_and_has_nothing_to_press(browser: Chromium, hub: Running) -> None:
     devices(hub, 1)
+    looping(hub, *STEPS)
     identity = hub.order("POST", "/v1/rollouts", PLAN, hub.token("ann", "operator")).json["id"]
     reader = Reader(browser, hub.url)
     reader.login(hub.viewer)
@@ -352,6 +409,7 @@ def test_ten_thousand_devices_are_searched_and_paged(browser: Chromium, large: R
 def test_nothing_is_wider_than_a_phone(width: int, browser: Chromium, hub: Running) -> None:
     fleet, operator = devices(hub, 3), hub.token("ann", "operator")
     identity = hub.order("POST", "/v1/rollouts", {**PLAN, "steps": [100]}, operator).json["id"]
+    looping(hub, *STEPS)
     for device in fleet:
         updated(device)
     reader = Reader(browser, hub.url)

@@ -125,12 +125,22 @@ def test_a_difference_is_added_to_a_head_that_was_improved() -> None:
 
 
 def test_a_head_is_fitted_again(tmp_path: Path) -> None:
-    """Of a base that changed much, the old head is worth less: half of the examples teach it again."""
+    """Of a base that changed much, the old head is worth less: half of the examples teach it again, and all of them
+    when that has shown to be good."""
     old, new = base(), base(0.5)
     made = carried_here(words(tmp_path, old, new, taught(old), epochs=40))
     assert made["how"] == "refitted"
+    assert accuracy(new, checkpoint.read(tmp_path / "into").state) > made["after"]["accuracy"]
     plain = carried_here(words(tmp_path, old, new, taught(old)))
     assert made["after"]["accuracy"] > plain["after"]["accuracy"]
+
+
+def test_fitting_begins_with_the_best_of_the_others(tmp_path: Path) -> None:
+    """What was learned is worth nothing here, so that the new version itself is fitted."""
+    state = {name: np.array(-value, value.dtype) for name, value in taught(base()).items()}
+    made = carried_here(words(tmp_path, base(), base(0.02), state, epochs=2))
+    assert made["how"] == "refitted"
+    assert made["after"]["loss"] < made["fresh"]["loss"]
 
 
 def test_states_that_are_not_finite_are_not_carried(tmp_path: Path) -> None:

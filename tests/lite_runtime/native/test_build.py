@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from lite_runtime.errors import MissingExtraError
 from lite_runtime.native import build, compile, trust
 from lite_runtime.native.codegen.link import link
+from lite_runtime.native.images import Image, ImageFile
 from lite_runtime.native.target import host
 from lite_runtime.targets import TARGETS
 
@@ -24,6 +27,23 @@ def test_every_family_is_kept_after_prepare() -> None:
 
 def test_a_family_gives_addresses() -> None:
     assert {"lead", "serve", "alone"} <= set(build.image("walker").addresses)
+
+
+def test_threads_that_load_a_family_at_once_get_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that nothing refers to is unmapped, while plans have only its addresses."""
+    both, load = threading.Barrier(2), ImageFile.image
+
+    def slow(self: ImageFile, family: str) -> Image:
+        found = load(self, family)
+        both.wait(30)  # each has an image of its own now
+        return found
+
+    build.image("walker")
+    monkeypatch.setattr(build, "_images", {})
+    monkeypatch.setattr(ImageFile, "image", slow)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(build.image, ["walker", "walker"])
+    assert one is other is build.image("walker")
 
 
 def test_a_family_depends_on_the_declarations_of_its_steps() -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 
-from lite_runtime import reference
+from lite_runtime import operators, reference
 from lite_runtime.kernels import _opcodes
 from lite_runtime.operators import FAMILIES, OPERATORS, Trait, attributes, epilogues, family, having
-from lite_runtime.operators.record import parsed
+from lite_runtime.operators.record import Operator, parsed
 from lite_runtime.reference import activation
 from tests.traits import SHOWN, drawn, findings, made, operands
 
@@ -38,6 +40,26 @@ def test_domains_and_versions_are_onnxs() -> None:
             assert op not in known, op
         else:
             assert first[record.domain, op] == record.since, op
+
+
+def test_threads_find_records_while_another_imports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(name: str) -> tuple[Operator, ...]:
+        begun.set()
+        assert go_on.wait(30)
+        return family(name)
+
+    monkeypatch.setattr(operators, "family", slow)
+    fresh = operators._Operators(["elementwise", "reduce"])
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(fresh.__getitem__, "ReduceSum")
+        assert begun.wait(30)
+        other = pool.submit(fresh.__contains__, "ReduceSum")
+        with pytest.raises(TimeoutError):
+            other.result(0.2)  # it waits for the first, and does not say no
+        go_on.set()
+        assert one.result(30).name == "ReduceSum" and other.result(30)
 
 
 def test_defaults_are_those_of_the_definitions() -> None:
