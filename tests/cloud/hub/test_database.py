@@ -49,7 +49,7 @@ def test_tables_are_made_once(address: str, database: Database) -> None:
 def test_tables_of_a_later_version_are_refused(address: str, database: Database) -> None:
     with database.transaction() as cursor:
         cursor.run("UPDATE version SET version = 99")
-    with pytest.raises(HubError, match="version 1 at most, got 99"):
+    with pytest.raises(HubError, match=f"version {len(schema.STEPS)} at most, got 99"):
         opened(address)
 
 
@@ -65,12 +65,13 @@ def test_tables_are_brought_up_to_date(address: str, database: Database, monkeyp
 
 
 def test_a_migration_that_fails_changes_nothing(address: str, database: Database, monkeypatch: Any) -> None:
+    before = len(schema.STEPS)
     later = (*schema.STEPS, "CREATE TABLE half (id {text}); CREATE TABLE half (id {text})")
     monkeypatch.setattr(schema, "STEPS", later)
     with pytest.raises(HubError, match="half"):
         opened(address)
     with database.transaction() as cursor:
-        assert cursor.rows("SELECT version FROM version") == [(1,)]
+        assert cursor.rows("SELECT version FROM version") == [(before,)]
     with pytest.raises(HubError), database.transaction() as cursor:
         cursor.rows("SELECT * FROM half")
 
