@@ -132,7 +132,7 @@ ONLY = {
     "sklearn": ("cloud/train/inputs/digits.py", "converter/frontends/sklearn.py"),
     "tensorboardX": ("cloud/track/tensorboard.py",),
     "tuf": ("cloud/hub/repository/", "edge/agent/trust.py"),
-    "torch": ("converter/frontends/torch.py",),
+    "torch": ("converter/frontends/torch/operators.py",),
 }
 
 
