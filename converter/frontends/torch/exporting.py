@@ -18,6 +18,7 @@ from converter.frontends.onnx import load
 from converter.frontends.torch.operators import operators, torch_library
 from converter.frontends.torch.training import captured, in_training
 from converter.ir import build
+from converter.weights import saved
 from lite_runtime.errors import MsedgeError
 
 __all__ = ["Open", "from_torch", "of_module", "of_program"]
@@ -57,8 +58,9 @@ def from_torch(
     if training:
         with in_training(module):
             model = _exported(module, tuple(values.values()), shapes, optimize=False, **names)
-        _fix(model.graph, {name for name, value in module.named_parameters(remove_duplicate=False)
-                           if value.requires_grad})  # fmt: skip
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        build.fix(model.graph, {name for name, value in parameters.items() if value.requires_grad})
+        saved(model.graph, list(module.state_dict()), _tied(parameters, model.graph.initializers))
     else:
         was_training = module.training
         module.eval()
@@ -106,20 +108,10 @@ def _shapes(torch: Any, values: Mapping[str, Any], dynamic: Open) -> tuple[Any, 
     return tuple({axis: named(text) for axis, text in axes.items()} or None for axes in rows.values())
 
 
-def _fix(graph: ir.Graph, trained: Collection[str]) -> None:
-    """Float initialisers that PyTorch does not train become results of Constant nodes, under their names."""
-    norms = [node for node in graph if build.is_op(node, "BatchNormalization")]
-    moved = {value for node in norms for value in node.inputs[3:5]}
-    for name, value in list(graph.initializers.items()):
-        held = value.const_value
-        if name in trained or value in moved or held is None or not held.dtype.is_floating_point():
-            continue
-        node = ir.node("Constant", [], {"value": held}, num_outputs=1, name=build.fresh(graph, f"{name}.constant"))
-        del graph.initializers[name]
-        node.outputs[0].shape, node.outputs[0].type = value.shape, value.type
-        value.replace_all_uses_with(node.outputs[0], replace_graph_outputs=True)
-        graph.insert_before(graph[0], node)
-        node.outputs[0].name = name
+def _tied(parameters: Mapping[str, Any], known: Collection[str]) -> dict[str, str]:
+    """Other name -> the graph's name of one parameter with several."""
+    names = {id(value): name for name, value in parameters.items() if name in known}
+    return {name: names[id(v)] for name, v in parameters.items() if names.get(id(v), name) != name}
 
 
 def _name_sizes(model: ir.Model, values: Mapping[str, Any], dynamic: Open) -> None:

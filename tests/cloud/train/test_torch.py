@@ -4,10 +4,12 @@ seconds."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import onnx_ir as ir
 import optax
 import pytest
 
@@ -15,7 +17,9 @@ import lite_runtime
 from cloud.train import Trainer
 from converter import convert
 from converter.errors import ConvertError
+from converter.frontends.safetensors.reader import read
 from converter.frontends.torch import from_torch
+from converter.weights import load_weights, save_weights
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -231,3 +235,28 @@ def test_sizes_that_are_asked_for_stay_open() -> None:
     ):
         with pytest.raises(ConvertError, match=message):
             from_torch(nn.Embedding(9, 4), {"x": x}, dynamic=dynamic)
+
+
+class Tied(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm, self.head = nn.Embedding(9, 6), nn.BatchNorm1d(5), nn.Linear(6, 9, bias=False)
+        self.head.weight = self.table.weight
+        self.register_buffer("place", torch.randn(5, 6))
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.norm(self.table(x) + self.place))
+
+
+def test_weights_go_back_as_a_state_dict(tmp_path: Path) -> None:
+    net, x = Tied(), np.random.default_rng(0).integers(0, 9, (32, 5))
+    trainer = Trainer(from_torch(net, {"x": x[:2]}), optimizer=optax.sgd(0.1))
+    trainer.fit((x, x), steps=3, batch_size=8)
+    path = tmp_path / "m.safetensors"
+    names = save_weights(ir.from_proto(ir.to_proto(trainer.export())), path)
+    assert set(names) == set(net.state_dict()) - {"norm.num_batches_tracked"}
+    other = Tied()
+    other.load_state_dict({name: torch.tensor(t.array) for name, t in read(path).items()})
+    np.testing.assert_allclose(trainer.predict(x), other.eval()(torch.tensor(x)).detach().numpy(), atol=1e-5)
+    model = load_weights(from_torch(Tied(), {"x": x[:2]}), path)
+    np.testing.assert_allclose(Trainer(model).predict(x), trainer.predict(x), atol=1e-6)
