@@ -16,7 +16,7 @@ import pytest
 from cloud.engine import lower
 from cloud.zoo import resnet8
 from converter.errors import ConvertError
-from converter.frontends.safetensors import trained
+from converter.frontends.safetensors import load_language_model
 from converter.frontends.safetensors.reader import read
 from converter.frontends.safetensors.writer import write
 from converter.weights import load_weights, save_weights
@@ -101,7 +101,7 @@ def test_every_family_trains_from_its_folder_and_goes_back(tmp_path: Path, case:
     settings = config(case)
     held = tensors(settings)
     path = folder(tmp_path / "model", settings, held)
-    model = trained(path)
+    model = load_language_model(path)
     function = lower(model, training=True)
     assert set(function.params) == set(held)
     ids = np.array([tokens()], np.int32)

@@ -1,7 +1,7 @@
 """The safetensors frontend: a folder with config.json and weights of a language model as the graph of a bundle.
 
-    load(folder)      -> Loaded: the graph, its weights dense or rounded to blocks, and the tokenizer
-    trained(folder)   -> the model's graph for training all of its weights
+    load(folder)   -> Loaded: the graph, its weights dense or rounded to blocks, and the tokenizer
+    load_language_model(folder)   -> the model's graph for training all of its weights
 
 `reader` checks files of weights, `config` reads the settings, `decoders` builds the graph of every decoder.
 """
@@ -31,7 +31,7 @@ from converter.frontends.safetensors.config import Config, decoder_of
 from converter.frontends.safetensors.folder import json_of, stop_of, template_of, tensors_of, tokenizer_of
 from converter.frontends.safetensors.reader import Tensor
 
-__all__ = ["load", "trained"]
+__all__ = ["load", "load_language_model"]
 
 _FLOATS = ("F32", "F16", "BF16")
 
@@ -41,10 +41,10 @@ def load(source: str | os.PathLike[str] | bytes, *, language: Settings | None = 
     return loaded(_model(source), "safetensors", language or Settings())
 
 
-def trained(folder: str | os.PathLike[str], *, context: int | None = None) -> ir.Model:
+def load_language_model(folder: str | os.PathLike[str], *, context: int | None = None) -> ir.Model:
     """A folder's language model as a graph whose weights can all be trained: input_ids int32 (batch, length) to logits
     float32 (batch, length, vocabulary), computed with float32. Its initialisers are the file's tensors under their
-    names, so that `converter.weights.save_weights` writes a file that replaces the folder's. `context`: the most
+    names, so that `converter.save_weights` writes a file that replaces the folder's. `context`: the most
     positions of a text; None: as many as the folder says. Raises ConvertError as `load`."""
     model = _model(folder)
     return to_whole_ir(shortened(model.decoder, context), model.tensors, model.names, model.ignored)
