@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from converter.cutting import cut
     from converter.errors import ConvertError, QuantizeError, TrainingError, UnsupportedOpError
     from converter.frontends.embedding import Embedding
-    from converter.frontends.tflite import custom
     from converter.frontends.safetensors import load_language_model
+    from converter.frontends.tflite import custom
     from converter.frontends.tflite.op import Op
     from converter.frontends.torch import from_torch
     from converter.ir.grad import differentiate
