@@ -56,10 +56,11 @@ def _stack(elements: Sequence[Any], where: str, path: str) -> Any:
         return _like(first, [_stack([e[k] for e in elements], where, f"{path}[{k}]") for k in range(len(first))])
     arrays = [_array(e, where, path) for e in elements]
     for number, array in enumerate(arrays):
-        if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
+        texts = array.dtype.kind in "US" and array.dtype.kind == arrays[0].dtype.kind  # the widest holds them all
+        if array.shape != arrays[0].shape or (array.dtype != arrays[0].dtype and not texts):
             raise DataError(
                 f"ragged {where}: value{path or ''} is {_shown(arrays[0])} in row 0 and {_shown(array)} in row "
-                f"{number}; resize, crop or pad in a .map(...) before .batch(...)"
+                f"{number}; .pad(...), resize or crop it before .batch(...)"
             )
     return np.stack(arrays)
 

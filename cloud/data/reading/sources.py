@@ -82,7 +82,15 @@ def npz_arrays(path: str | os.PathLike[str], keys: Collection[str] = ()) -> dict
 
 
 def _npz(node: ir.Npz) -> _Npz:
-    return _Npz(checked_arrays(npz_arrays(node.path, node.keys), node.path), node)
+    found = checked_arrays(npz_arrays(node.path, node.keys), node.path)
+    return _Npz({name: _read_only(array) for name, array in found.items()}, node)
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A view whose rows cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass
@@ -166,7 +174,7 @@ def _items(node: ir.Items) -> Any:
 
 
 _OPEN: dict[type, Callable[[Any], Any]] = {
-    ir.Arrays: lambda node: _Arrays(dict(node.arrays)),
+    ir.Arrays: lambda node: _Arrays({name: _read_only(array) for name, array in node.arrays.items()}),
     ir.Npz: _npz, ir.Folder: _folder, ir.Text: _text, ir.Items: _items,
     ir.Records: lambda node: RecordFile(node.path),
 }  # fmt: skip

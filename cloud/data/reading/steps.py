@@ -72,7 +72,8 @@ def _called(function: str, where: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as problem:  # user code: a function of the pipeline
-        raise DataError(f"{function} failed at {where}: {type(problem).__name__}: {problem}") from problem
+        fix = "; elements must not be changed in place: copy() it first" if "read-only" in str(problem) else ""
+        raise DataError(f"{function} failed at {where}: {type(problem).__name__}: {problem}{fix}") from problem
 
 
 def _shown(key: tuple[int, ...]) -> str:
