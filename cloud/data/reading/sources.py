@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.data import ir
+from cloud.data.reading.archives import open_tar
 from cloud.data.reading.memo import once
+from cloud.data.reading.tables import open_parquet
 from cloud.data.records import RecordFile
 from cloud.errors import DataError
 from lite_runtime.errors import MissingExtraError
@@ -176,5 +178,5 @@ def _items(node: ir.Items) -> Any:
 _OPEN: dict[type, Callable[[Any], Any]] = {
     ir.Arrays: lambda node: _Arrays({name: _read_only(array) for name, array in node.arrays.items()}),
     ir.Npz: _npz, ir.Folder: _folder, ir.Text: _text, ir.Items: _items,
-    ir.Records: lambda node: RecordFile(node.path),
+    ir.Records: lambda node: RecordFile(node.path), ir.Parquet: open_parquet, ir.Tar: open_tar,
 }  # fmt: skip
