@@ -30,7 +30,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "cloud/data/reading/workers.py": {"user code": 1},
     "cloud/hub/database/writing.py": {"thread": 2},
     "cloud/train/jobs/named.py": {"user code": 3},
-    "cloud/train/jobs/sources.py": {"library": 1},
+    "cloud/train/jobs/graphs.py": {"library": 1},
     "cloud/train/keeping/checkpoint.py": {"library": 3},
     "cloud/train/many/processes.py": {"thread": 1},
     "cloud/train/tasks/exported.py": {"library": 1},
