@@ -27,6 +27,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "cloud/data/reading/sources.py": {"library": 1},
     "cloud/data/reading/steps.py": {"user code": 1},
     "cloud/data/reading/streams.py": {"user code": 1},
+    "cloud/data/reading/views.py": {"user code": 1},
     "cloud/data/reading/workers.py": {"user code": 1},
     "cloud/hub/database/writing.py": {"thread": 2},
     "cloud/train/jobs/named.py": {"user code": 3},

@@ -166,6 +166,8 @@ _CORRUPT = (OSError, RuntimeError, ValueError, TypeError, RecursionError)
 class RecordFile:
     """The elements of a file of records by number; opened again in a worker."""
 
+    guards = True  # arrays are views of bytes
+
     def __init__(self, path: str) -> None:
         from cloud.data import _grain
 

@@ -1,13 +1,15 @@
-"""Opening sources: objects with `len`, `[number]` and, if it is faster, `take_rows(numbers)`, which returns columns.
-That name is chosen because users' sources may already have `take`, as arrays and data frames do."""
+"""Opening sources: objects with `len`, `[number]` and, if they are faster, `__getitems__(numbers)`, which returns a
+list of elements, and `take_rows(numbers)`, which returns columns. That name is chosen because users' sources may
+already have `take`, as arrays and data frames do. One with a true `guards` hands out arrays that cannot be written to.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +47,7 @@ def checked_arrays(arrays: Mapping[str, npt.ArrayLike], where: str) -> dict[str,
 
 @dataclass
 class _Arrays:
+    guards: ClassVar[bool] = True
     arrays: dict[str, npt.NDArray[Any]]
 
     def __len__(self) -> int:
@@ -52,6 +55,10 @@ class _Arrays:
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         return {name: array[number] for name, array in self.arrays.items()}
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        columns = ([array[number] for number in numbers] for array in self.arrays.values())
+        return [dict(zip(self.arrays, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def take_rows(self, ids: npt.NDArray[np.intp]) -> dict[str, npt.NDArray[Any]]:
         # `take` is up to four times as fast as indexing, which also handles more than whole rows.

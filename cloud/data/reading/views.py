@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cloud.data import ir
 from cloud.data.columns import stack, tree_map
-from cloud.data.reading.steps import apply_rows, apply_step
+from cloud.data.reading.steps import apply_many, apply_rows, apply_step
 from cloud.errors import DataError, take_multiple
 
 __all__ = [
@@ -68,7 +68,10 @@ class Source(View):
     def many(self, ids: Ids) -> list[Any]:
         """See `View`."""
         several = getattr(self.source, "__getitems__", None)
-        return super().many(ids) if several is None else list(map(guarded, several(ids.tolist())))
+        if several is None:
+            return super().many(ids)
+        found: list[Any] = several(ids.tolist())
+        return found if getattr(self.source, "guards", False) else list(map(guarded, found))
 
     def take(self, ids: Ids) -> Any:
         """See `View`."""
@@ -166,7 +169,13 @@ class Mapped(View):
 
     def many(self, ids: Ids) -> list[Any]:
         """See `View`."""
-        return [self._after(element, int(i)) for element, i in zip(self.of.many(ids), ids, strict=True)]
+        found, steps = self.of.many(ids), self.steps
+        if any(step.seeded for step in steps):
+            return [self._after(element, int(i)) for element, i in zip(found, ids, strict=True)]
+        try:
+            return apply_many(steps, found)
+        except Exception:  # user code: again one by one, to say at which element
+            return [self._after(element, int(i)) for element, i in zip(found, ids, strict=True)]
 
     def _after(self, element: Any, number: int) -> Any:
         key = self.of.key(number)
