@@ -2,6 +2,7 @@
 
     conversion = converter.convert("model.onnx", output="model.mslite")
     model = converter.to_ir("model.onnx")           # onnx_ir.Model, one opset, shapes inferred
+    model = converter.from_torch(module, {"x": x})  # the same, to train it
     graph = converter.lower(model)                  # lite_runtime.graph.Graph
     converter.build("model.mslite", "web", "wasm32") # a folder for browsers and Node
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from converter.cutting import cut
     from converter.errors import ConvertError, QuantizeError, TrainingError, UnsupportedOpError
     from converter.frontends.embedding import Embedding
+    from converter.frontends.safetensors import load_language_model
     from converter.frontends.tflite import custom
     from converter.frontends.tflite.op import Op
+    from converter.frontends.torch import from_torch
     from converter.ir.grad import differentiate
     from converter.lowering import lower
     from converter.pass_lists import optimize, to_ir
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from converter.quantize.options import Options
     from converter.report import Report
     from converter.training.options import Lora, Training
+    from converter.weights import load_weights, save_weights
 
 __all__ = [
     "Accuracy",
@@ -49,8 +53,12 @@ __all__ = [
     "custom",
     "cut",
     "differentiate",
+    "from_torch",
+    "load_language_model",
+    "load_weights",
     "lower",
     "optimize",
+    "save_weights",
     "to_ir",
 ]
 
@@ -73,8 +81,12 @@ _HOMES = {
     "custom": "converter.frontends.tflite.custom",
     "cut": "converter.cutting",
     "differentiate": "converter.ir.grad",
+    "from_torch": "converter.frontends.torch",
+    "load_language_model": "converter.frontends.safetensors",
+    "load_weights": "converter.weights",
     "lower": "converter.lowering",
     "optimize": "converter.pass_lists",
+    "save_weights": "converter.weights",
     "to_ir": "converter.pass_lists",
 }
 """Every public name and the module that defines it."""

@@ -16,7 +16,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from converter.frontends.decoders import CONFIG_NAMES
 from converter.frontends.safetensors.config import Config
 from converter.frontends.safetensors.folder import json_of
 from converter.frontends.safetensors.reader import read
+from converter.frontends.safetensors.writer import write
 from lite_runtime._files import write_atomically
 from lite_runtime.bundle import Bundle
 from lite_runtime.errors import InputError
@@ -110,7 +110,7 @@ def to_peft(adapter: Adapter, base: Bundle, folder: str | os.PathLike[str]) -> P
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConvertError(f"cannot make the folder {place}: {error.strerror or error}; choose another") from None
-    write_atomically(place / WEIGHTS, _safetensors(tensors), ConvertError)
+    write(place / WEIGHTS, {name: np.asarray(array, np.float32) for name, array in tensors.items()})
     write_atomically(place / CONFIG, json.dumps(settings, indent=2).encode(), ConvertError)
     return place
 
@@ -229,15 +229,3 @@ def _finite(adapter: Adapter, base: Bundle) -> None:
 def _all(*names: Iterable[str]) -> list[str]:
     """The roles of products, each once."""
     return list(dict.fromkeys(name.rpartition(".")[2] for group in names for name in group))
-
-
-def _safetensors(tensors: Mapping[str, Array]) -> list[bytes]:
-    """A file with these float32 tensors, in parts."""
-    header, end, parts = dict[str, Any](), 0, list[bytes]()
-    for name, array in tensors.items():
-        parts.append(np.ascontiguousarray(array, "<f4").tobytes())
-        begin, end = end, end + len(parts[-1])
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [begin, end]}
-    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little"), text, *parts]

@@ -52,6 +52,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "flax": Extra({"flax": "flax", "jax2onnx": "jax2onnx"}, "it exports models written in JAX to ONNX"),
         "torch": Extra({"torch": "torch"}, "its exporter converts PyTorch models to ONNX"),
         "sklearn": Extra({"skl2onnx": "skl2onnx"}, "it converts scikit-learn models to ONNX"),
+        "parquet": Extra({"pyarrow": "pyarrow"}, "it reads Parquet files as training data"),
         "ray": Extra({"ray": "ray"}, "it runs training inside a Ray cluster"),
         "federated": Extra(
             {"flwr": "flwr", "cryptography": "cryptography", "click": "click", "msgspec": "msgspec"},

@@ -17,7 +17,7 @@ LIBRARIES = {
              "msgspec", "obstore", "opentelemetry", "orjson"},
     "cloud": {"PIL", "aiohttp", "array_record", "cloudpickle", "cryptography", "flax", "grain", "jax", "jax2onnx",
               "jaxlib", "ml_dtypes", "msgspec", "numpy", "obstore", "onnx", "onnx_ir", "opentelemetry", "optax",
-              "orbax", "psycopg", "ray", "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
+              "orbax", "psycopg", "pyarrow", "ray", "scipy", "securesystemslib", "sklearn", "tensorboardX", "tuf"},
     "federated": {"aiohttp", "cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
     "lite_runtime": {"cryptography", "jinja2", "llguidance", "llvmlite", "ml_dtypes", "numba", "numpy"},
@@ -127,13 +127,14 @@ ONLY = {
     "openvino_genai": ("edge/peers/_tokens.py",),
     "orjson": (GATEWAY,),
     "psycopg": ("cloud/hub/database/postgres.py",),
+    "pyarrow": ("cloud/data/reading/tables.py",),
     "ray": ("cloud/train/many/ray.py",),
     "securesystemslib": ("cloud/hub/repository/",),
     "skl2onnx": ("converter/frontends/sklearn.py",),
     "sklearn": ("cloud/train/inputs/digits.py", "converter/frontends/sklearn.py"),
     "tensorboardX": ("cloud/track/tensorboard.py",),
     "tuf": ("cloud/hub/repository/", "edge/agent/trust.py"),
-    "torch": ("converter/frontends/torch.py",),
+    "torch": ("converter/frontends/torch/operators.py",),
 }
 
 

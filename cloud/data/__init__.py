@@ -7,13 +7,29 @@
 
 from __future__ import annotations
 
-from cloud.data.api import Pipeline, arrays, folder, from_dict, iterable, mix, npz, records, source, text, zipped
+from cloud.data.api import (
+    Pipeline,
+    arrays,
+    folder,
+    from_dict,
+    hosted,
+    iterable,
+    mix,
+    npz,
+    parquet,
+    records,
+    source,
+    tar,
+    text,
+    zipped,
+)
 from cloud.data.profile import Profile, Tuned, profile, tune
 from cloud.data.reading.device import to_device
 from cloud.data.reading.iterate import Batches, Position
 from cloud.data.records import write_records
 
 __all__ = [
-    "Batches", "Pipeline", "Position", "Profile", "Tuned", "arrays", "folder", "from_dict", "iterable", "mix",
-    "npz", "profile", "records", "source", "text", "to_device", "tune", "write_records", "zipped",
+    "Batches", "Pipeline", "Position", "Profile", "Tuned", "arrays", "folder", "from_dict", "hosted", "iterable",
+    "mix", "npz", "parquet", "profile", "records", "source", "tar", "text", "to_device", "tune", "write_records",
+    "zipped",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,9 +16,14 @@ from cloud.data.functions import named
 from cloud.data.passes import optimised
 from cloud.data.reading.iterate import Batches, Position, open_batches
 from cloud.data.reading.sources import checked_arrays
+from cloud.data.reading.tables import Hosted
+from cloud.data.transforms import Cast, Crop, Flip, Pad, Scale, Tokenize, Transform
 from cloud.errors import DataError
 
-__all__ = ["Pipeline", "arrays", "folder", "from_dict", "iterable", "mix", "npz", "records", "source", "text", "zipped"]
+__all__ = [
+    "Pipeline", "arrays", "folder", "from_dict", "hosted", "iterable", "mix", "npz", "parquet", "records", "source",
+    "tar", "text", "zipped",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +47,37 @@ class Pipeline:
             raise DataError("a function with rows=True gets many elements at once and cannot be seeded: omit one")
         salt = 1 + sum(step.seeded for n in ir.walk(self.node) if isinstance(n, ir.Map) for step in n.steps)
         return Pipeline(ir.Map(self.node, (ir.Step(named(function), on, rows, seeded, salt if seeded else 0),)))
+
+    def scale(self, on: str, scale: float = 1 / 255, offset: float = 0.0) -> Pipeline:
+        """The value `on` times `scale` plus `offset`, in float32."""
+        return self._transformed(Scale(float(scale), float(offset)), on)
+
+    def cast(self, on: str, dtype: str) -> Pipeline:
+        """The value `on` in another dtype. Raises DataError for one that numbers do not have."""
+        return self._transformed(Cast(dtype), on)
+
+    def pad(self, on: str, length: int, value: float = 0.0, *, mask: str = "") -> Pipeline:
+        """The value `on`, whose first axis varies, cut or filled up with `value` to `length`; `mask`: the name of one
+        more value, float32 [length], 1 for what was there."""
+        return self._transformed(Pad(on, _at_least("a length", length, 1), float(value), mask), "")
+
+    def flip(self, on: str, axis: int = 1) -> Pipeline:
+        """The value `on` mirrored along `axis` in half of the cases, at random."""
+        return self._transformed(Flip(axis), on)
+
+    def crop(self, on: str, size: tuple[int, int], padding: int = 0) -> Pipeline:
+        """A window of `size` (height, width) at a random place of the image `on` [rows, columns, …], which gets
+        `padding` rows and columns of zeros on every side first."""
+        height, width = (_at_least("a size", n, 1) for n in size)
+        return self._transformed(Crop(height, width, _at_least("a padding", padding, 0)), on)
+
+    def tokenize(self, on: str, path: str | os.PathLike[str], *, ends: bool = True) -> Pipeline:
+        """The string `on` as ids of tokens, int32 [count], by the tokenizer of a `tokenizer.json`, of a folder with one
+        or of a bundle; `ends`: with the tokens that begin and end a text. Special tokens in the string are text."""
+        return self._transformed(Tokenize(os.fspath(path), ends), on)
+
+    def _transformed(self, transform: Transform, on: str) -> Pipeline:
+        return self.map(transform, on=on, rows=transform.rows, seeded=transform.seeded)  # type: ignore[arg-type]
 
     def filter(self, function: Callable[..., Any] | str, *, on: str = "", rows: bool = False) -> Pipeline:
         """The elements for which `function` is true. If a later node needs a length (shuffle, shard, zip, mix), the
@@ -148,6 +184,40 @@ def folder(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None,
 def records(path: str | os.PathLike[str]) -> Pipeline:
     """Elements of a file written by `write_records`, each read when it is needed."""
     return Pipeline(ir.Records(os.fspath(path)))
+
+
+def parquet(*paths: str | os.PathLike[str], columns: Sequence[str] = ()) -> Pipeline:
+    """Rows of Parquet files, with those `columns` or all: numbers, strings, bytes, and lists of numbers as arrays. The
+    columns are read whole at the first batch. Needs pyarrow. Raises DataError for no file."""
+    return Pipeline(ir.Parquet(_paths(paths), tuple(columns)))
+
+
+def tar(*paths: str | os.PathLike[str]) -> Pipeline:
+    """Elements of tar archives as webdataset has them: members 0001.jpg and 0001.cls are the element {"jpg", "cls"}.
+    Images become uint8 arrays, .cls numbers, .txt strings, .npy and .json what they hold, others bytes. Each is read
+    when it is needed. Raises DataError for no file."""
+    return Pipeline(ir.Tar(_paths(paths)))
+
+
+def hosted(dataset: Any, *columns: str) -> Pipeline:
+    """A data set of the library datasets, with those columns or all, as NumPy arrays; one that streams
+    (`IterableDataset`) can be read in order only. Raises DataError for anything else."""
+    if not hasattr(dataset, "with_format") or not hasattr(dataset, "column_names"):
+        raise DataError(f"expected a Dataset or IterableDataset of the library datasets, got {type(dataset).__name__}")
+    known = dataset.column_names
+    if missing := [name for name in columns if known is not None and name not in known]:
+        raise DataError(f"expected columns {list(columns)}, got {known}: no {missing}")
+    kept = dataset.select_columns(list(columns)) if columns else dataset
+    formatted = kept.with_format("numpy")
+    if not hasattr(dataset, "__len__"):
+        return iterable(lambda: formatted)
+    return source(Hosted(formatted, tuple(columns)))
+
+
+def _paths(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    if not paths:
+        raise DataError("expected at least one file")
+    return tuple(os.fspath(path) for path in paths)
 
 
 def text(path: str | os.PathLike[str], length: int, stride: int | None = None) -> Pipeline:

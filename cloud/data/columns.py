@@ -55,13 +55,15 @@ def _stack(elements: Sequence[Any], where: str, path: str) -> Any:
         _alike(elements, where, path, type(first), len(first))
         return _like(first, [_stack([e[k] for e in elements], where, f"{path}[{k}]") for k in range(len(first))])
     arrays = [_array(e, where, path) for e in elements]
+    numbers = arrays[0].dtype.kind not in "US"
     for number, array in enumerate(arrays):
-        if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
+        texts = array.dtype.kind in "US" and array.dtype.kind == arrays[0].dtype.kind  # the widest holds them all
+        if array.shape != arrays[0].shape or (array.dtype != arrays[0].dtype and not texts):
             raise DataError(
                 f"ragged {where}: value{path or ''} is {_shown(arrays[0])} in row 0 and {_shown(array)} in row "
-                f"{number}; resize, crop or pad in a .map(...) before .batch(...)"
+                f"{number}; .pad(...), resize or crop it before .batch(...)"
             )
-    return np.stack(arrays)
+    return np.stack(arrays) if arrays[0].ndim else np.array(elements, arrays[0].dtype if numbers else None)
 
 
 def _like(tree: Any, parts: list[Any]) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cloud.data.transforms import Transform
 from cloud.errors import DataError
 
 __all__ = ["Function", "found", "named"]
@@ -22,13 +23,23 @@ class Function:
     name: str
 
     @property
+    def transform(self) -> Transform | None:
+        """The transform that it is, if it is one."""
+        held: object = self.call
+        return held if isinstance(held, Transform) else None
+
+    @property
     def shown(self) -> str:
         """Its name in messages."""
+        if self.transform is not None:
+            return self.transform.name
         return self.name or str(getattr(self.call, "__qualname__", type(self.call).__qualname__))
 
     @property
     def fingerprint(self) -> str:
         """Changes with its name and its code, but not with its closure or the functions it calls."""
+        if self.transform is not None:
+            return repr(self.transform)
         code = getattr(self.call, "__code__", None)
         body = (code.co_code, [c for c in code.co_consts if isinstance(c, int | float | str | bytes)]) if code else ""
         return f"{self.shown}#{hashlib.blake2b(repr(body).encode(), digest_size=8).hexdigest()}"
@@ -49,7 +60,7 @@ def named(function: Callable[..., Any] | str) -> Function:
         return found(function)
     if not callable(function):
         raise DataError(f"expected a function or 'module:name', got {type(function).__name__}")
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "") or "?"
     there: Any = sys.modules.get(module or "")
     for part in name.split("."):
         there = getattr(there, part, None)

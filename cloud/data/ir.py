@@ -15,8 +15,9 @@ import numpy.typing as npt
 from cloud.data.functions import Function
 
 __all__ = [
-    "NODES", "Arrays", "Batch", "Filter", "Folder", "Items", "Iterable", "Map", "Mix", "Node", "Npz", "Prefetch",
-    "Records", "Repeat", "Shuffle", "Slice", "Step", "Text", "Zip", "parents", "walk", "with_parents",
+    "NODES", "Arrays", "Batch", "Filter", "Folder", "Items", "Iterable", "Map", "Mix", "Node", "Npz", "Parquet",
+    "Prefetch", "Records", "Repeat", "Shuffle", "Slice", "Step", "Tar", "Text", "Zip", "parents", "walk",
+    "with_parents",
 ]  # fmt: skip
 
 
@@ -51,6 +52,21 @@ class Records:
     """Elements of a file written by `write_records`."""
 
     path: str
+
+
+@dataclass(frozen=True, eq=False)
+class Parquet:
+    """Rows of Parquet files, those of `columns` (none: all)."""
+
+    paths: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Tar:
+    """Members of tar archives, those of one name up to the first dot together: values by the rest of the name."""
+
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,14 +191,14 @@ class Prefetch:
 
 
 Node: TypeAlias = (
-    Arrays | Npz | Folder | Records | Text | Items | Iterable
+    Arrays | Npz | Folder | Records | Parquet | Tar | Text | Items | Iterable
     | Map | Filter | Shuffle | Repeat | Slice | Batch | Zip | Mix | Prefetch
 )  # fmt: skip
 
 NODES = {
     kind.__name__.lower(): kind
-    for kind in (Arrays, Npz, Folder, Records, Text, Items, Iterable, Map, Filter, Shuffle, Repeat, Slice, Batch, Zip,
-                 Mix, Prefetch)
+    for kind in (Arrays, Npz, Folder, Records, Parquet, Tar, Text, Items, Iterable, Map, Filter, Shuffle, Repeat, Slice,
+                 Batch, Zip, Mix, Prefetch)
 }  # fmt: skip
 """Nodes by their name in files."""
 

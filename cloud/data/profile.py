@@ -91,9 +91,7 @@ def profile(pipeline: Pipeline, seconds: float = 2.0, *, step: float | None = No
     return Profile(tuple(stages), total, ready, rows, step, _verdict(stages[0], ready, step))
 
 
-def tune(
-    pipeline: Pipeline, seconds: float = 1.0, *, cores: int | None = None, memory: int = 2**30
-) -> Tuned:
+def tune(pipeline: Pipeline, seconds: float = 1.0, *, cores: int | None = None, memory: int = 2**30) -> Tuned:
     """Try threads and worker processes within `cores` (by default those this process may use) that keep at most
     `memory` bytes of batches ready; each is read for `seconds` after its first batch. The smallest setting within 5 %
     of the best is chosen."""
@@ -194,6 +192,8 @@ class _Clocked:
         self._source, self._name, self._spent = source, name, spent
         if hasattr(source, "take_rows"):
             self.take_rows = partial(_call, source.take_rows, name, spent)
+        if hasattr(source, "__getitems__"):
+            self.__getitems__ = partial(_call, source.__getitems__, name, spent)
 
     def __len__(self) -> int:
         return len(self._source)

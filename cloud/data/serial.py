@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from cloud.data import ir
 from cloud.data.functions import Function, found
+from cloud.data.transforms import TRANSFORMS, Tokenize
 from cloud.errors import DataError
 
 __all__ = ["digest", "fingerprint", "from_dict", "to_dict"]
@@ -44,9 +46,16 @@ def digest(node: ir.Node) -> str:
                     hashed.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
             case ir.Npz(path) | ir.Records(path) | ir.Text(path):
                 _hash_file(hashed, path)
+            case ir.Parquet(paths) | ir.Tar(paths):
+                for path in paths:
+                    _hash_file(hashed, path)
             case ir.Folder(path):
                 files = sorted(p for p in Path(path).rglob("*") if p.is_file())
                 hashed.update(repr([(p.relative_to(path).as_posix(), p.stat().st_size) for p in files]).encode())
+            case ir.Map(_, steps):
+                for step in steps:
+                    if isinstance(step.function.transform, Tokenize):
+                        _hash_file(hashed, os.fspath(step.function.transform.file))
     return hashed.hexdigest()
 
 
@@ -61,6 +70,8 @@ def _hash_file(hashed: Any, path: str) -> None:
 
 def _plain(value: Any, *, in_words: bool) -> Any:
     """`in_words`: arrays in memory and nameless functions are described instead of refused."""
+    if isinstance(value, Function) and value.transform is not None:
+        return {"transform": value.shown, **vars(value.transform)}
     if isinstance(value, Function):
         return value.fingerprint if in_words else value.to_name()
     if isinstance(value, ir.Step):
@@ -106,7 +117,11 @@ def _field(kind: str, value: Any, where: str) -> Any:
         return value
     if kind == "Node":
         return _node(value, where)
+    if kind == "float":
+        return _number(value, where)
     if kind == "Function":
+        if isinstance(value, dict):
+            return _transform(value, where)
         if not isinstance(value, str):
             raise DataError(f"{where}: expected 'module:name', got {value!r}")
         return found(value)
@@ -119,6 +134,14 @@ def _field(kind: str, value: Any, where: str) -> Any:
         "tuple[float, ...]": _number,
     }[kind]
     return tuple(each(part, f"{where}[{k}]") for k, part in enumerate(value))
+
+
+def _transform(plain: dict[str, Any], where: str) -> Function:
+    name = plain.get("transform")
+    if not isinstance(name, str) or name not in TRANSFORMS:
+        raise DataError(f"{where}: expected a transform of {', '.join(TRANSFORMS)}, got {name!r}")
+    made = _read(TRANSFORMS[name], {n: v for n, v in plain.items() if n != "transform"}, f"{where}.{name}")
+    return Function(made, "")
 
 
 def _number(value: Any, where: str) -> float:

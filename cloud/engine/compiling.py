@@ -13,6 +13,7 @@ from cloud.engine.lowering import LOWERINGS, Program, Step
 from cloud.engine.lowering.quantization import straight_through
 from cloud.engine.lowering.registry import Lowering
 from cloud.errors import EngineError
+from converter.ir import statistics
 from lite_runtime.operators import find
 
 __all__ = ["compiled", "weights_of"]
@@ -97,7 +98,13 @@ def _compile(node: ir.Node, unsupported: dict[str, list[str]], counter: Iterator
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
         unsupported.setdefault(op, []).append(repr(node.name) if node.name else f"giving {node.outputs[0].name!r}")
         return None
-    return Step(node.op_type, row, _names(node.inputs), _names(node.outputs), attributes, where, next(counter))
+    moves = node.metadata_props.get(statistics.KEY) if node.op_type == "BatchNormalization" else None
+    if moves == statistics.UNBIASED:
+        attributes["unbiased"] = True
+    return Step(
+        node.op_type, row, _names(node.inputs), _names(node.outputs), attributes, where, next(counter),
+        still=moves == statistics.STILL,
+    )  # fmt: skip
 
 
 def _attribute(attribute: ir.Attr, where: str, unsupported: dict[str, list[str]], counter: Iterator[int]) -> Any:

@@ -20,6 +20,7 @@ from cloud.errors import TrainError
 from cloud.train.callbacks import Callback, Callbacks
 from cloud.train.inputs.augment import Augment
 from cloud.train.inputs.batches import Arrays, Dataset, batches, rows_of_batch
+from cloud.train.inputs.checking import Checked
 from cloud.train.inputs.feed import ArrayFeed, Coming, Feed, feed_of
 from cloud.train.inputs.prefix import cut_at_frozen
 from cloud.train.keeping.checkpoint import Checkpoints
@@ -92,6 +93,7 @@ class Trainer:
         named = {name: _named("metric", metric, METRICS) for name, metric in pairs.items()}
         self.objective = Objective(self.task, _named("loss", loss, LOSSES), named, augment, precision)
         self.options = StepOptions(seed, accumulate, clip, average, tuple(freeze), recompute, gradient_norm)
+        self._check = Checked.of(self.objective.loss, self.task)
         self._last, self._callbacks = last, Callbacks(callbacks)
         self._optimizer = optimizer if optimizer is not None else optax.adam(1e-3)
         self._state = initial_state(self.objective, self._optimizer, self.options)
@@ -155,7 +157,9 @@ class Trainer:
         Raises `TrainError` at a loss that is not finite, naming the first value that is not; the weights are then those
         before the step that produced it (within one process).
         """
-        whole = feed_of(data, self.task.inputs, size=batch_size, last=self._last, seed=self.options.seed)
+        whole = feed_of(
+            data, self.task.inputs, size=batch_size, last=self._last, seed=self.options.seed, check=self._check
+        )
         held_out = None if validation is None else self._held_out(validation, batch_size)
         for name, value in (("epochs", epochs), ("steps", steps), ("batch_size", batch_size)):
             if value is not None and value < 1:
@@ -246,7 +250,7 @@ class Trainer:
 
     def _held_out(self, data: Any, batch_size: int) -> Feed:
         ways = 1 if self._placement is None else self._placement.ways
-        return feed_of(data, self.task.inputs, size=batch_size, ways=ways)
+        return feed_of(data, self.task.inputs, size=batch_size, ways=ways, check=self._check)
 
     def _epoch(self, feed: Feed, held_out: Feed | None, goal: Goal) -> EpochReport:
         begun, before = time.perf_counter(), self._here()

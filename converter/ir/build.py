@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -146,6 +146,23 @@ def refresh_constants(model: ir.Model) -> None:
                 value.shape = ir.Shape(shape)
             if type(kind) is not ir.TensorType or kind.dtype != tensor.dtype:
                 value.type = ir.TensorType(tensor.dtype)
+
+
+def fix(graph: ir.Graph, trained: Collection[str]) -> None:
+    """Float initialisers that are not `trained` become results of Constant nodes, under their names; running statistics
+    of BatchNormalization stay initialisers."""
+    norms = [node for node in graph if is_op(node, "BatchNormalization")]
+    moved = {value for node in norms for value in node.inputs[3:5]}
+    for name, value in list(graph.initializers.items()):
+        held = value.const_value
+        if name in trained or value in moved or held is None or not held.dtype.is_floating_point():
+            continue
+        node = ir.node("Constant", [], {"value": held}, num_outputs=1, name=f"{name}.constant")
+        node.outputs[0].shape, node.outputs[0].type = value.shape, value.type
+        value.replace_all_uses_with(node.outputs[0], replace_graph_outputs=True)
+        del graph.initializers[name]
+        graph.insert_before(graph[0], node)
+        node.outputs[0].name = name
 
 
 def fresh(graph: ir.Graph, hint: str) -> str:

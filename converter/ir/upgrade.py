@@ -141,10 +141,7 @@ def _clip(node: ir.Node) -> None:
 
 
 def _dropout(node: ir.Node) -> None:
-    mask_used = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
-    if not mask_used:
-        Edit(node).replace(node.inputs[0])
-        return
+    """Opsets 1-11: the ratio is an attribute; nothing else says whether the node is in training."""
     ratio = attr(node, "ratio", 0.5)
     set_attrs(node, ratio=None)
     _input(node, 1, Edit(node).const(ratio, np.float32))

@@ -14,6 +14,7 @@ import pytest
 
 from cloud import engine, zoo
 from cloud.errors import EngineError
+from converter.ir import statistics
 from lite_runtime.errors import MsedgeError
 from tests.cloud.models import parsed, run_onnx, tiny_net
 from tests.cloud.op_table import ROWS, Row
@@ -22,7 +23,7 @@ from tests.cloud.test_ops import model_of
 RANDOM = np.random.default_rng(3)
 IMAGES = RANDOM.normal(size=(4, 1, 8, 8)).astype(np.float32)
 
-NORM = """net (float[n, 2, 3] x) => (float[n, 2, 3] y)
+NORM = """net (float[n, 2, k] x) => (float[n, 2, k] y)
 <float[2] scale = {1.5, 0.5}, float[2] bias = {0.1, -0.2}, float[2] mean = {0.3, 0.4}, float[2] var = {2.0, 3.0}>
 { y = BatchNormalization<momentum = 0.8, epsilon = 0.01 MODE>(x, scale, bias, mean, var) }"""
 
@@ -59,6 +60,29 @@ def test_batch_norm_trains_on_batch_statistics_and_moves_running_ones(mode: str)
     np.testing.assert_allclose(outputs["y"], wanted, atol=1e-5)
     np.testing.assert_allclose(state["mean"], 0.8 * np.array([0.3, 0.4]) + 0.2 * mean, rtol=1e-5)
     np.testing.assert_allclose(state["var"], 0.8 * np.array([2.0, 3.0]) + 0.2 * var, rtol=1e-5)
+
+
+def test_statistics_move_as_the_node_says() -> None:
+    """PyTorch's unbiased variance, and layers that stay in inference form; kept in files."""
+    x = RANDOM.normal(2, 3, (5, 2, 3)).astype(np.float32)
+    found = {}
+    for moves in (statistics.UNBIASED, statistics.STILL):
+        model = parsed(NORM.replace("MODE", ""))
+        model.graph[0].metadata_props[statistics.KEY] = moves
+        model = ir.from_proto(ir.to_proto(model))
+        function = engine.lower(model, training=True)
+        found[moves] = function.apply(function.params, function.state, {"x": x}, train=True)
+    (y, state), (still, kept) = ((out["y"], after) for out, after in found.values())
+    np.testing.assert_allclose(state["mean"], 0.8 * np.array([0.3, 0.4]) + 0.2 * x.mean((0, 2)), rtol=1e-5)
+    np.testing.assert_allclose(state["var"], 0.8 * np.array([2.0, 3.0]) + 0.2 * x.var((0, 2), ddof=1), rtol=1e-5)
+    plain = engine.lower(parsed(NORM.replace("MODE", "")), training=True)
+    np.testing.assert_allclose(y, plain.apply(plain.params, plain.state, {"x": x}, train=True)[0]["y"], atol=1e-6)
+    np.testing.assert_allclose(still, plain.apply(plain.params, plain.state, {"x": x})[0]["y"], atol=1e-6)
+    np.testing.assert_array_equal(kept["var"], [2.0, 3.0])
+    model.graph[0].metadata_props[statistics.KEY] = statistics.UNBIASED
+    alone = engine.lower(model, training=True)
+    with pytest.raises(EngineError, match="more than one value per channel"):
+        alone.apply(alone.params, alone.state, {"x": x[:1, :, :1]}, train=True)
 
 
 def test_batch_norm_infers_with_the_state_it_is_given() -> None:

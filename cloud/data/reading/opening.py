@@ -21,7 +21,7 @@ from cloud.errors import DataError
 __all__ = ["Context", "open_view"]
 
 _SCANNED = 1024
-"""Elements per call of a filter of rows."""
+"""Elements that a filter reads at a time."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ def _filter(node: ir.Filter, context: Context) -> View:
 
 
 def _scan(view: View, node: ir.Filter) -> Ids:
-    if not node.rows:
-        found = (i for i in range(len(view)) if keeps(node, view.get(i), view.key(i)))
-        return np.fromiter(found, np.intp)
     spans = (np.arange(i, min(i + _SCANNED, len(view))) for i in range(0, len(view), _SCANNED))
+    if not node.rows:
+        pairs = (pair for ids in spans for pair in zip(ids.tolist(), view.many(ids), strict=True))
+        return np.fromiter((i for i, element in pairs if keeps(node, element, view.key(i))), np.intp)
     return np.concatenate([np.zeros(0, np.intp), *(ids[keeps_rows(node, view.take(ids))] for ids in spans)])
 
 

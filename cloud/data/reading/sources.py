@@ -1,19 +1,23 @@
-"""Opening sources: objects with `len`, `[number]` and, if it is faster, `take_rows(numbers)`, which returns columns.
-That name is chosen because users' sources may already have `take`, as arrays and data frames do."""
+"""Opening sources: objects with `len`, `[number]` and, if they are faster, `__getitems__(numbers)`, which returns a
+list of elements, and `take_rows(numbers)`, which returns columns. That name is chosen because users' sources may
+already have `take`, as arrays and data frames do. One with a true `guards` hands out arrays that cannot be written to.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cloud.data import ir
+from cloud.data.reading.archives import open_tar
 from cloud.data.reading.memo import once
+from cloud.data.reading.tables import open_parquet
 from cloud.data.records import RecordFile
 from cloud.errors import DataError
 from lite_runtime.errors import MissingExtraError
@@ -43,6 +47,7 @@ def checked_arrays(arrays: Mapping[str, npt.ArrayLike], where: str) -> dict[str,
 
 @dataclass
 class _Arrays:
+    guards: ClassVar[bool] = True
     arrays: dict[str, npt.NDArray[Any]]
 
     def __len__(self) -> int:
@@ -50,6 +55,10 @@ class _Arrays:
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         return {name: array[number] for name, array in self.arrays.items()}
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        columns = ([array[number] for number in numbers] for array in self.arrays.values())
+        return [dict(zip(self.arrays, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def take_rows(self, ids: npt.NDArray[np.intp]) -> dict[str, npt.NDArray[Any]]:
         # `take` is up to four times as fast as indexing, which also handles more than whole rows.
@@ -82,7 +91,15 @@ def npz_arrays(path: str | os.PathLike[str], keys: Collection[str] = ()) -> dict
 
 
 def _npz(node: ir.Npz) -> _Npz:
-    return _Npz(checked_arrays(npz_arrays(node.path, node.keys), node.path), node)
+    found = checked_arrays(npz_arrays(node.path, node.keys), node.path)
+    return _Npz({name: _read_only(array) for name, array in found.items()}, node)
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A view whose rows cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass
@@ -166,7 +183,7 @@ def _items(node: ir.Items) -> Any:
 
 
 _OPEN: dict[type, Callable[[Any], Any]] = {
-    ir.Arrays: lambda node: _Arrays(dict(node.arrays)),
+    ir.Arrays: lambda node: _Arrays({name: _read_only(array) for name, array in node.arrays.items()}),
     ir.Npz: _npz, ir.Folder: _folder, ir.Text: _text, ir.Items: _items,
-    ir.Records: lambda node: RecordFile(node.path),
+    ir.Records: lambda node: RecordFile(node.path), ir.Parquet: open_parquet, ir.Tar: open_tar,
 }  # fmt: skip

@@ -12,7 +12,7 @@ from cloud.data import ir
 from cloud.data.columns import length, one, tree_map
 from cloud.errors import DataError
 
-__all__ = ["apply_rows", "apply_step", "keeps", "keeps_rows"]
+__all__ = ["apply_many", "apply_rows", "apply_step", "keeps", "keeps_rows"]
 
 
 def apply_step(step: ir.Step, element: Any, key: tuple[int, ...], path: tuple[int, ...]) -> Any:
@@ -23,6 +23,19 @@ def apply_step(step: ir.Step, element: Any, key: tuple[int, ...], path: tuple[in
     value = _value(step.function.shown, element, step.on)
     result = _called(step.function.shown, f"element {_shown(key)}", lambda: step.function.call(value, *extra))
     return {**element, step.on: result} if step.on else result
+
+
+def apply_many(steps: tuple[ir.Step, ...], elements: list[Any]) -> list[Any]:
+    """The results of steps that are not seeded. What their functions raise is raised as it is."""
+    for step in steps:
+        call, on = step.function.call, step.on
+        if step.rows:
+            elements = [one(apply_rows((step,), _column(element)), 0) for element in elements]
+        elif on:
+            elements = [{**element, on: call(element[on])} for element in elements]
+        else:
+            elements = [call(element) for element in elements]
+    return elements
 
 
 def apply_rows(steps: tuple[ir.Step, ...], columns: Any) -> Any:
@@ -72,7 +85,8 @@ def _called(function: str, where: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as problem:  # user code: a function of the pipeline
-        raise DataError(f"{function} failed at {where}: {type(problem).__name__}: {problem}") from problem
+        fix = "; elements must not be changed in place: copy() it first" if "read-only" in str(problem) else ""
+        raise DataError(f"{function} failed at {where}: {type(problem).__name__}: {problem}{fix}") from problem
 
 
 def _shown(key: tuple[int, ...]) -> str:

@@ -72,7 +72,8 @@ class Chunks:
     def get(self, number: int) -> list[Item]:
         """Chunk `number`."""
         span = range(number * CHUNK, min((number + 1) * CHUNK, len(self.view)))
-        items = (Item(self.view.get(i), self.view.key(i), i + 1) for i in span)
+        found = zip(self.view.many(np.arange(span.start, span.stop)), span, strict=True)
+        items = (Item(element, self.view.key(i), i + 1) for element, i in found)
         return list(_chained(items, self.chain, self.path))
 
 

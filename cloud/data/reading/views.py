@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.data import ir
-from cloud.data.columns import stack
-from cloud.data.reading.steps import apply_rows, apply_step
+from cloud.data.columns import stack, tree_map
+from cloud.data.reading.steps import apply_many, apply_rows, apply_step
 from cloud.errors import DataError, take_multiple
 
 __all__ = [
-    "Batched", "Ids", "Key", "Mapped", "Mixed", "Ordered", "Repeated", "Source", "View", "Zipped", "padded", "share",
+    "Batched", "Ids", "Key", "Mapped", "Mixed", "Ordered", "Repeated", "Source", "View", "Zipped", "guarded",
+    "padded", "share",
 ]  # fmt: skip
 
 Ids: TypeAlias = npt.NDArray[np.intp]
@@ -38,9 +39,13 @@ class View(ABC):
     def get(self, number: int) -> Any:
         """One element."""
 
+    def many(self, ids: Ids) -> list[Any]:
+        """Several elements."""
+        return [self.get(int(i)) for i in ids]
+
     def take(self, ids: Ids) -> Any:
         """Columns of several."""
-        return stack([self.get(int(i)) for i in ids])
+        return stack(self.many(ids))
 
     def key(self, number: int) -> Key:
         """The key of an element: its number in the source."""
@@ -49,7 +54,7 @@ class View(ABC):
 
 @dataclass
 class Source(View):
-    """The elements of a source."""
+    """The elements of a source. Their arrays are read-only: a function that changed one would change the source."""
 
     source: Any
 
@@ -58,7 +63,15 @@ class Source(View):
 
     def get(self, number: int) -> Any:
         """See `View`."""
-        return self.source[number]
+        return guarded(self.source[number])
+
+    def many(self, ids: Ids) -> list[Any]:
+        """See `View`."""
+        several = getattr(self.source, "__getitems__", None)
+        if several is None:
+            return super().many(ids)
+        found: list[Any] = several(ids.tolist())
+        return found if getattr(self.source, "guards", False) else list(map(guarded, found))
 
     def take(self, ids: Ids) -> Any:
         """See `View`."""
@@ -80,10 +93,17 @@ class Ordered(View):
         """See `View`."""
         return self.of.get(int(self.order[number]))
 
+    def many(self, ids: Ids) -> list[Any]:
+        """See `View`."""
+        return self.of.many(self._below(ids))
+
     def take(self, ids: Ids) -> Any:
         """See `View`."""
+        return self.of.take(self._below(ids))
+
+    def _below(self, ids: Ids) -> Ids:
         order = self.order
-        return self.of.take(order.start + order.step * ids if isinstance(order, range) else order.take(ids))
+        return order.start + order.step * ids if isinstance(order, range) else order.take(ids)
 
     def key(self, number: int) -> Key:
         """See `View`."""
@@ -113,6 +133,11 @@ class Repeated(View):
         which, inner = self._at(number)
         return self.rounds[which].get(inner)
 
+    def many(self, ids: Ids) -> list[Any]:
+        """See `View`."""
+        which = np.searchsorted(self._ends, ids, "right")
+        return _apart(self.rounds, which, ids - np.concatenate([[0], self._ends])[which])
+
     def take(self, ids: Ids) -> Any:
         """See `View`."""
         which = np.searchsorted(self._ends, ids, "right")
@@ -140,7 +165,20 @@ class Mapped(View):
 
     def get(self, number: int) -> Any:
         """See `View`."""
-        element, key = self.of.get(number), self.of.key(number)
+        return self._after(self.of.get(number), number)
+
+    def many(self, ids: Ids) -> list[Any]:
+        """See `View`."""
+        found, steps = self.of.many(ids), self.steps
+        if any(step.seeded for step in steps):
+            return [self._after(element, int(i)) for element, i in zip(found, ids, strict=True)]
+        try:
+            return apply_many(steps, found)
+        except Exception:  # user code: again one by one, to say at which element
+            return [self._after(element, int(i)) for element, i in zip(found, ids, strict=True)]
+
+    def _after(self, element: Any, number: int) -> Any:
+        key = self.of.key(number)
         for step in self.steps:
             element = apply_step(step, element, key, self.path)
         return element
@@ -207,6 +245,10 @@ class Zipped(View):
         """See `View`."""
         return _merged([view.get(number) for view in self.of])
 
+    def many(self, ids: Ids) -> list[Any]:
+        """See `View`."""
+        return [_merged(list(parts)) for parts in zip(*(view.many(ids) for view in self.of), strict=True)]
+
     def take(self, ids: Ids) -> Any:
         """See `View`."""
         return _merged([view.take(ids) for view in self.of])
@@ -243,10 +285,37 @@ class Mixed(View):
         which, inner = self._order
         return self.of[which[number]].get(int(inner[number]))
 
+    def many(self, ids: Ids) -> list[Any]:
+        """See `View`."""
+        which, inner = self._order
+        return _apart(self.of, which[ids], inner[ids])
+
     def key(self, number: int) -> Key:
         """See `View`."""
         which, inner = self._order
         return int(which[number]), *self.of[which[number]].key(int(inner[number]))
+
+
+def guarded(element: Any) -> Any:
+    """The element with arrays that cannot be written to."""
+    return tree_map(_read_only, element)
+
+
+def _read_only(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray) and leaf.flags.writeable:
+        leaf = leaf.view()
+        leaf.flags.writeable = False
+    return leaf
+
+
+def _apart(views: Sequence[View], which: Ids, inner: Ids) -> list[Any]:
+    """Elements number `inner` of the views number `which`, each view asked once."""
+    found: list[Any] = [None] * len(which)
+    for k in np.unique(which):
+        places = np.flatnonzero(which == k)
+        for place, element in zip(places, views[int(k)].many(inner[places]), strict=True):
+            found[place] = element
+    return found
 
 
 def padded(columns: Any, counts: npt.NDArray[np.bool_]) -> Any:

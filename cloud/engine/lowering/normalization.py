@@ -34,8 +34,12 @@ def _channels(v: Tensor, x: Tensor) -> Tensor:
 def batch_normalization(
     x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
     *, context: Context, epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0, spatial: int = 1,
+    unbiased: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """In training: this batch's mean and population variance; running ones move towards them by 1 - momentum.
+
+    `unbiased` is no attribute of ONNX's (`converter.ir.statistics`): the running variance then moves towards the
+    batch's unbiased one, as in PyTorch.
 
     The caller's `train` selects training, never the node's `training_mode`.
     """
@@ -48,9 +52,13 @@ def batch_normalization(
         batch_mean = jnp.mean(wide, axis=axes)
         centred = wide - _channels(batch_mean, x)
         batch_var = jnp.mean(centred * centred, axis=axes)
+        count = wide.size // wide.shape[1]
+        if unbiased and count < 2:
+            raise EngineError("expected more than one value per channel in training: an unbiased variance needs two")
+        spread = batch_var * (count / (count - 1)) if unbiased else batch_var
         new_mean, new_var = (
             lax.stop_gradient(momentum * old + (1 - momentum) * new).astype(old.dtype)
-            for old, new in ((mean, batch_mean), (var, batch_var))
+            for old, new in ((mean, batch_mean), (var, spread))
         )
         for name, value in zip(context.inputs[3:5], (new_mean, new_var), strict=True):
             if name in context.statistics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from cloud.errors import TrainError, take_multiple
 from cloud.train.inputs.batches import Dataset, batches, epoch_order, pair, rows_of_batch
+from cloud.train.inputs.checking import check_numbers
 from cloud.train.stepping.step import Batch
 
 __all__ = ["ArrayFeed", "Coming", "Feed", "PipelineFeed", "feed_of"]
@@ -80,26 +81,37 @@ class PipelineFeed:
     pipeline: Any
     inputs: tuple[str, ...]
     seed: int
+    check: Callable[[Any], None] | None = None
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """See `Feed`."""
-        process = jax.process_index(), jax.process_count()
+        process, seen = (jax.process_index(), jax.process_count()), False
         for found in self.pipeline.batches(self.seed, number, first, process):
             if missing := [name for name in (*self.inputs, "labels") if name not in found]:
                 raise TrainError(f"expected batches with {[*self.inputs, 'labels']}, got {sorted(found)}: no {missing}")
             labels = found["labels"]
+            if not seen:
+                check_numbers({f"input {name!r}": found[name] for name in self.inputs} | {"labels": labels})
+                seen = True
+            if self.check is not None:
+                self.check(labels)
             mask = found["mask"] if "mask" in found else np.ones(len(jax.tree.leaves(labels)[0]), np.float32)
             yield {"inputs": {name: found[name] for name in self.inputs}, "labels": labels, "mask": mask}
 
 
 def feed_of(
-    data: Any, inputs: tuple[str, ...], *, size: int, last: str = "pad", seed: int | None = None, ways: int = 1
-) -> Feed:
-    """`data`: a pair (inputs, labels) of arrays, or a pipeline, which determines its own batch size."""
+    data: Any, inputs: tuple[str, ...], *, size: int, last: str = "pad", seed: int | None = None, ways: int = 1,
+    check: Callable[[Any], None] | None = None,
+) -> Feed:  # fmt: skip
+    """`data`: a pair (inputs, labels) of arrays, or a pipeline, which determines its own batch size. `check`: refuses
+    labels, of arrays at once, of a pipeline batch by batch."""
     if hasattr(data, "batches") and not isinstance(data, Mapping):
-        return PipelineFeed(data, inputs, 0 if seed is None else seed)
+        return PipelineFeed(data, inputs, 0 if seed is None else seed, check)
     found, labels = pair(data)
-    return ArrayFeed(Dataset.of(found, labels, inputs), size, last, seed, ways)
+    whole = Dataset.of(found, labels, inputs)
+    if check is not None and whole.labels is not None:
+        check(whole.labels)
+    return ArrayFeed(whole, size, last, seed, ways)
 
 
 def _share(rows: int) -> slice:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from cloud import zoo
 from cloud.data.reading.sources import npz_arrays
@@ -17,6 +16,7 @@ from cloud.train.inputs.digits import load_digits_split
 from cloud.train.jobs import streamed
 from cloud.train.jobs.config import Config
 from cloud.train.jobs.examples import Arrays, Examples, Taken, fitted, limited, some, split, taken, whole
+from cloud.train.jobs.graphs import graph_of
 from cloud.train.jobs.named import called, named_function
 from federated.tables import closest
 
@@ -28,10 +28,7 @@ def model_of(config: Config) -> tuple[Any, str]:
     said = config.model
     if said.onnx:
         path = config.path(said.onnx)
-        try:
-            return ir.load(path), digest_of_file(path)
-        except Exception as error:  # library: ONNX's readers promise no type
-            raise TrainError(f"model.onnx: cannot read {str(path)!r}: {error}; check the path") from error
+        return graph_of(path, config.train.batch), digest_of_file(path)
     if said.function:
         return called(named_function(said.function, config.folder, "model.function"), said.options, "model"), ""
     builders = {name: getattr(zoo, name) for name in zoo.__all__ if name.islower()}

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-__all__ = ["LOSSES", "METRICS", "PerExample", "smoothed_cross_entropy"]
+__all__ = ["LOSSES", "METRICS", "PerExample", "is_of_classes", "smoothed_cross_entropy"]
 
 PerExample: TypeAlias = Callable[[Any, Any], Any]
 
@@ -38,7 +38,17 @@ def smoothed_cross_entropy(share: float) -> PerExample:
         hot = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
         return optax.losses.softmax_cross_entropy(logits, optax.smooth_labels(hot, share))
 
+    setattr(loss, _OF_CLASSES, True)
     return loss
+
+
+_OF_CLASSES = "__of_classes__"
+"""The attribute of a loss that its labels may be classes."""
+
+
+def is_of_classes(loss: PerExample) -> bool:
+    """Whether whole numbers as labels are classes for this loss."""
+    return loss is _softmax_cross_entropy or getattr(loss, _OF_CLASSES, False)
 
 
 def _mean_squared_error(output: Any, target: Any) -> Any:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from converter.frontends.decoders.decoder import MOST_LAYERS, Decoder, Rope, llama3_divisors
 from converter.frontends.decoders.families import CONFIG_NAMES, GGUF_NAMES, Family, family_of, roles, windows
 from converter.frontends.decoders.graph import Activations, Cache
-from converter.frontends.decoders.source import KEY, LanguageModel, Rounding, Settings, loaded
+from converter.frontends.decoders.source import KEY, LanguageModel, Rounding, Settings, loaded, shortened
 from converter.frontends.decoders.tensors import Rounded, Tensors
 from converter.frontends.decoders.weights import Blocked, Dense, Matrix, finite
+from converter.frontends.decoders.whole import to_whole_ir
 
 __all__ = [
     "CONFIG_NAMES",
@@ -38,5 +39,7 @@ __all__ = [
     "llama3_divisors",
     "loaded",
     "roles",
+    "shortened",
+    "to_whole_ir",
     "windows",
 ]

@@ -20,17 +20,17 @@ from converter.frontends.decoders.tensors import Tensors
 from converter.frontends.decoders.weights import Dense, Matrix
 from converter.ir import build
 
-__all__ = ["to_trained_ir"]
+__all__ = ["Learning", "LearningGraph", "to_trained_ir"]
 
 _MASKED = -1e30
 
 
 def to_trained_ir(model: Decoder, tensors: Tensors, activations: Activations, adapters: Adapters) -> ir.Model:
     """The model's graph with these adapters. Raises ConvertError as `building.to_ir`."""
-    return _Learning(model, tensors, _Graph(model.architecture, activations)).whole(adapters)
+    return Learning(model, tensors, LearningGraph(model.architecture, activations)).whole(adapters)
 
 
-class _Graph(Graph):
+class LearningGraph(Graph):
     """Products as operators that can be differentiated; adapters as products of their own."""
 
     def adapt(self, adapters: Adapters, inputs: list[ir.Value]) -> None:
@@ -61,7 +61,9 @@ class _Graph(Graph):
         return _rows(y, matrix.shape[0])
 
 
-class _Learning(Building):
+class Learning(Building):
+    """The graph that learns."""
+
     def __init__(self, model: Decoder, tensors: Tensors, graph: Graph) -> None:
         super().__init__(model, tensors, graph)
         self._turns: dict[Rope, list[ir.Value]] = {}

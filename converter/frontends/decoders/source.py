@@ -24,7 +24,7 @@ from lite_runtime.language.tokenizers import SECTION, Description, pack
 if TYPE_CHECKING:
     from converter.training.options import Lora
 
-__all__ = ["KEY", "LanguageModel", "Rounding", "Settings", "loaded"]
+__all__ = ["KEY", "LanguageModel", "Rounding", "Settings", "loaded", "shortened"]
 
 KEY = "language"
 """The key of a bundle's metadata under which a language model describes itself."""
@@ -115,7 +115,8 @@ _ANGLES, _SHARE = 1 << 26, 8
 """Bytes of the tables of positions that any model may have, and the share of its weights that they may reach."""
 
 
-def _shortened(decoder: Decoder, context: int | None) -> Decoder:
+def shortened(decoder: Decoder, context: int | None) -> Decoder:
+    """The decoder with at most `context` positions. Raises ConvertError for more than it has."""
     if context is None:
         return decoder
     if context > decoder.context:
@@ -127,7 +128,7 @@ def loaded(model: LanguageModel, format: str, settings: Settings, rounded: Round
     """The graph as signature "predict", with adapters as signature "adapted" if the settings say so, and the bundle's
     metadata and sections. `rounded`: what becomes of dense matrices, by default what `settings` say. Raises
     ConvertError, and TrainingError for targets that the model does not have."""
-    decoder = _shortened(model.decoder, settings.context)
+    decoder = shortened(model.decoder, settings.context)
     weights = sum(prod(matrix.shape) for matrix in model.tensors.values())
     if decoder.angle_bytes > max(_ANGLES, weights // _SHARE):
         raise ConvertError(

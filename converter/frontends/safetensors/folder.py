@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from converter.frontends.language import from_sentencepiece, from_tokenizer_json
 from converter.frontends.loaded import read as contents
 from converter.frontends.loaded import viewed
 from converter.frontends.safetensors.config import Config
+from converter.frontends.safetensors.reader import Tensor, read
 from lite_runtime.language.tokenizers import Description
 
-__all__ = ["json_of", "stop_of", "template_of", "tokenizer_of"]
+__all__ = ["json_of", "stop_of", "template_of", "tensors_of", "tokenizer_of"]
 
 _MAX_JSON = 1 << 26
+_INDEX = "model.safetensors.index.json"
 
 
 def json_of(path: Path, needed: bool = True) -> dict[str, Any]:
@@ -71,3 +74,23 @@ def template_of(folder: Path, written: Config) -> str | None:
         named = {row.get("name"): row.get("template") for row in held if isinstance(row, dict)}
         held = named.get("default")
     return held if isinstance(held, str) else None
+
+
+def tensors_of(folder: Path) -> Mapping[str, Tensor]:
+    """The tensors of a folder's one file, or of all that its index names. Raises ConvertError."""
+    if not (folder / _INDEX).is_file():
+        names = sorted(path.name for path in folder.glob("*.safetensors"))
+        if len(names) != 1:
+            got = f"{len(names)} files and no index"
+            raise ConvertError(f"{folder}: expected one .safetensors file or {_INDEX}, got {got}")
+        return read(folder / names[0])
+    index = Config(json_of(folder / _INDEX), _INDEX).inner("weight_map").values
+    if not all(isinstance(name, str) and name == os.path.basename(name) for name in index.values()):
+        raise ConvertError(f"{_INDEX}: expected names of files in the same folder as weight_map; download it again")
+    found: dict[str, Tensor] = {}
+    for name in sorted(set(index.values())):
+        for key, tensor in read(folder / name).items():
+            if index.get(key) != name:
+                raise ConvertError(f"{name}: expected tensors that {_INDEX} names, got {key!r}; download it again")
+            found[key] = tensor
+    return found

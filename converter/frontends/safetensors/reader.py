@@ -17,11 +17,11 @@ import numpy as np
 from converter.errors import ConvertError
 from converter.frontends.loaded import viewed
 
-__all__ = ["Tensor", "read"]
+__all__ = ["DTYPES", "Tensor", "read"]
 
 _MAX_HEADER = 100_000_000
 """The format's own limit."""
-_DTYPES: Mapping[str, np.dtype[Any]] = {
+DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16),
     "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
     "U64": np.dtype("<u8"), "U32": np.dtype("<u4"), "U16": np.dtype("<u2"), "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
@@ -56,7 +56,7 @@ def _parse(data: memoryview, where: str) -> dict[str, Tensor]:
             got = f"{row.begin} to {row.end}"
             raise ConvertError(f"{row.where}: expected bytes from {taken}, at most to {len(body)}, got {got}: {_AGAIN}")
         taken = row.end
-        array = np.frombuffer(body[row.begin : row.end], _DTYPES[row.stored]).reshape(row.shape)
+        array = np.frombuffer(body[row.begin : row.end], DTYPES[row.stored]).reshape(row.shape)
         found[row.name] = Tensor(array, row.stored)
     if taken != len(body):
         raise ConvertError(f"{where}: expected data up to byte {len(body)}, got tensors up to {taken}: {_AGAIN}")
@@ -77,12 +77,12 @@ def _row(name: str, row: object, where: str) -> _Row:
     if not isinstance(row, dict) or row.keys() != {"dtype", "shape", "data_offsets"}:
         raise ConvertError(f"{where}: expected dtype, shape and data_offsets, got {str(row)[:80]}: {_AGAIN}")
     stored, shape, extent = row["dtype"], row["shape"], row["data_offsets"]
-    if not isinstance(stored, str) or stored not in _DTYPES:
-        raise ConvertError(f"{where}: expected a type of {', '.join(_DTYPES)}, got {str(stored)[:20]!r}")
+    if not isinstance(stored, str) or stored not in DTYPES:
+        raise ConvertError(f"{where}: expected a type of {', '.join(DTYPES)}, got {str(stored)[:20]!r}")
     if not (_sizes(shape) and len(shape) <= 8 and _sizes(extent) and len(extent) == 2):
         got = f"{str(shape)[:60]} and {str(extent)[:60]}"
         raise ConvertError(f"{where}: expected a shape of sizes and two offsets, got {got}: {_AGAIN}")
-    size = prod(shape) * _DTYPES[stored].itemsize
+    size = prod(shape) * DTYPES[stored].itemsize
     if extent[1] - extent[0] != size:
         raise ConvertError(f"{where}: expected {size} bytes, got offsets {extent}: {_AGAIN}")
     return _Row(name, stored, tuple(shape), extent[0], extent[1], where)

@@ -82,7 +82,7 @@ def test_examples_that_do_not_fit_are_refused() -> None:
     for examples, message in (
         (None, "give examples"),
         ((torch.zeros(1), torch.zeros(1)), "at most 1 examples .input., got 2"),
-        ({"x": 3}, "a tensor as example of input 'x', got int"),
+        ({"x": 3}, "example of input 'x', got int"),
     ):
         with pytest.raises(ConvertError, match=message):
             convert(net, examples=examples)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cloud import data
+from cloud.data import _grain
 from cloud.data.records import decode, encode
 from cloud.errors import DataError
 
@@ -91,8 +93,8 @@ def test_records_that_cannot_be_written_leave_the_old_ones(tmp_path: Path) -> No
     path = tmp_path / "r.records"
     data.write_records(path, elements(3))
     before = path.read_bytes()
-    with pytest.raises(DataError, match=r"records hold numbers, got dtype .* for 'name'"):
-        data.write_records(path, [*elements(2), {"name": "cat"}])
+    with pytest.raises(DataError, match=r"records hold numbers, strings .* got dtype <U3 for 'name'"):
+        data.write_records(path, [*elements(2), {"name": np.array(["cat"])}])
     with pytest.raises(DataError, match="dicts of arrays, got int"):
         data.write_records(path, [7])  # type: ignore[list-item]
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["r.records"]
@@ -104,9 +106,9 @@ def test_corrupt_records(tmp_path: Path) -> None:
     path = tmp_path / "r.records"
     data.write_records(path, elements(50))
     whole = path.read_bytes()
-    # Where the checksums of one record no longer fit.
+    # Where the checksums no longer fit.
     spoilt = bytearray(whole)
-    spoilt[len(encode(elements(1)[0])) * 20] ^= 0xFF
+    spoilt[150] ^= 0xFF
     path.write_bytes(spoilt)
     with pytest.raises(DataError, match=r"record \d+ of .*r\.records' is corrupt"):
         list(data.records(path).batch(10).batches())
@@ -115,6 +117,70 @@ def test_corrupt_records(tmp_path: Path) -> None:
         first(data.records(path).batch(10))
     with pytest.raises(DataError, match="no file"):
         first(data.records(tmp_path / "none").batch(10))
+
+
+def test_records_of_other_types(tmp_path: Path) -> None:
+    path, wide = tmp_path / "r.records", np.dtype(ml_dtypes.bfloat16)
+    written = [{"x": np.full(3, k, wide), "text": "é" * k, "raw": b"ab", "n": np.float32(k)} for k in range(5)]
+    data.write_records(path, written)
+    batch = first(data.records(path).batch(5))
+    assert batch["x"].dtype == wide and batch["x"][:, 0].astype(int).tolist() == list(range(5))
+    assert batch["text"].tolist() == ["é" * k for k in range(5)] and batch["raw"].tolist() == [b"ab"] * 5
+    assert first(data.records(path).map(len, on="text").batch(5))["text"].tolist() == list(range(5))
+    data.write_records(path, [{"x": np.zeros(k + 1)} for k in range(5)])
+    with pytest.raises(DataError, match=r"ragged records: value\['x'\] is float64\[1\] in row 0"):
+        first(data.records(path).batch(5))
+
+
+def test_a_batch_of_records_is_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading costs time in proportion to the file, however little it reads."""
+    path, calls = tmp_path / "r.records", list[int]()
+    data.write_records(path, elements(300))
+    reader = _grain.record_reader(str(path))
+
+    class Counting:
+        num_records = staticmethod(reader.num_records)
+
+        @staticmethod
+        def read(numbers: list[int]) -> list[bytes]:
+            calls.append(len(numbers))
+            return reader.read(numbers)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(_grain, "record_reader", lambda _: Counting)
+    pipeline = data.records(path).shuffle()
+    other = data.records(path).map(lambda e: {"z": e["y"]}).shuffle()
+    for steps in (
+        pipeline.map(lambda e: {"y": e["y"]}).batch(100),
+        pipeline.batch(100),
+        pipeline.repeat(2).map(lambda e: e).batch(100),
+        pipeline.zip(other).map(lambda e: e).batch(100),
+        data.mix((pipeline, 1), (other.map(lambda e: {"x": e["z"]}), 1))
+        .map(lambda e: {})
+        .map(lambda e: {"a": 1})
+        .batch(100),
+    ):
+        calls.clear()
+        next(steps.prefetch(threads=0).batches())
+        assert 1 <= len(calls) <= 2 and sum(calls) in (100, 200), calls
+
+
+def test_functions_cannot_change_a_source() -> None:
+    x = np.arange(12.0).reshape(6, 2)
+
+    def spoiling(row: Any) -> Any:
+        row *= 2
+        return row
+
+    for pipeline in (
+        data.arrays({"x": x}).map(spoiling, on="x"),
+        data.arrays({"x": x}).filter(lambda r: spoiling(r)[0] > 0, on="x").shuffle(),
+        data.source([{"x": row} for row in x]).shuffle().map(spoiling, on="x"),
+    ):
+        with pytest.raises(DataError, match=r"read-only; elements must not be changed in place: copy\(\) it first"):
+            first(pipeline.batch(2))
+    first(data.arrays({"x": x}).map(spoiling, on="x", rows=True).batch(2))  # columns are copies
+    np.testing.assert_array_equal(x, np.arange(12.0).reshape(6, 2))
+    x += 1  # the owner may
 
 
 @settings(max_examples=40)

@@ -1,0 +1,61 @@
+"""docs/cloud.md followed word by word: its commands and its Python, from top to bottom, in one folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from typer.testing import CliRunner
+
+import lite_runtime
+from edge.cli.app import app
+from tests.cloud.models import run_onnx
+
+PAGE = Path(__file__).parents[2] / "docs" / "cloud.md"
+
+
+def pieces() -> Iterator[tuple[str, str]]:
+    """(language, text) of every fenced block, in order; commands have no language."""
+    yield from re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.S | re.M)
+
+
+def ran(line: str) -> None:
+    """A line of a shell: `msedge …`, its output to a file if it says so."""
+    words = shlex.split(line, comments=True)
+    target = Path(words.pop()) if words[-2:-1] == [">"] else None
+    if target is not None:
+        words.pop()
+    assert words[0] == "msedge", line
+    done = CliRunner().invoke(app, words[1:], prog_name="msedge")
+    assert done.exit_code == 0, (line, done.stdout, done.stderr, done.exception)
+    if target is not None:
+        target.write_text(done.stdout, encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MSEDGE_RUNS", raising=False)
+    names: dict[str, Any] = {}
+    followed = 0
+    for language, text in pieces():
+        assert language in ("", "python"), f"nothing follows blocks of {language!r}"
+        if language == "":
+            for line in text.replace("\\\n", " ").splitlines():
+                ran(line)
+                followed += 1
+        elif find_spec("torch") is not None or not re.search(r"torch|_weights", text):
+            exec(text, names)
+            followed += 1
+    assert followed >= 11
+    x = names["x"][:5]
+    (logits,) = lite_runtime.load("model.mslite").run({"x": x}).values()
+    np.testing.assert_allclose(logits, run_onnx(ir.load("model.onnx"), x=x)[0], atol=1e-4)
+    assert names["trainer"].steps_done and Path("runs.html").is_file() and any(Path("logs").iterdir())
