@@ -16,7 +16,7 @@ from cloud.parallel.searching.choose import choose
 from cloud.parallel.searching.search import search
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import Topology
-from cloud.parallel.tracing.trace import trace, variants
+from cloud.parallel.tracing.trace import digest, trace, variants
 
 __all__ = ["prepare"]
 
@@ -34,12 +34,13 @@ def prepare(step: Callable[..., Any], state: Any, batch: Any, *, plan: Plan | No
     topology = topology or Topology.of_devices(devices)
     about = (state, batch), jax.eval_shape(step, state, batch)
     if plan is not None:
-        if plan.topology != topology.digest:
+        graph = trace(step, state, batch, parts=plan.parts)
+        if plan.graph == digest(graph) and plan.topology != topology.digest:
             raise PlanError(
                 f"the plan was made for another topology (digest {plan.topology[:8]}) than {topology.name} "
                 f"({topology.digest[:8]}): give that topology, or make a new plan"
             )
-        return apply(trace(step, state, batch, parts=plan.parts), plan, topology, *about, devices)
+        return apply(graph, plan, topology, *about, devices)
     backend = "cpu" if devices[0].platform == "cpu" else "gpu"
     graphs = variants(step, state, batch, sizes=topology.shares)
     found: list[tuple[float, int, Plan]] = []

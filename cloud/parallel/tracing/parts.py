@@ -121,7 +121,7 @@ class Apart:
     def divides(self, atom: Any, d: int) -> bool:
         """Whether a dimension divides into parts."""
         size = atom.aval.shape[d]
-        return size > 0 and size % self.parts == 0
+        return bool(size > 0 and size % self.parts == 0)
 
     def is_zero(self, atom: Any) -> bool:
         """Whether it is an array of zeros."""
