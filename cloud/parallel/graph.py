@@ -5,7 +5,8 @@ none. Splitting a loop over a mesh axis gives every device of that axis a part o
 must be whole on every device that runs the operator. `[B, S, D] @ [D, F]` has the loops B, S and F, which are
 dimensions of its result, and D, which is not: if D is split, results are partial sums, to be added over the axis.
 
-The graph is flat: calls are inlined, so that operator k is equation k of `Graph.jaxpr`.
+The graph is flat: calls are inlined, so that operator k is equation k of `Graph.jaxpr`. So are the bodies of scans and
+`while` loops (`Body`): each is a run of operators that every trip repeats.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Graph", "Loop", "Op", "Split", "Value", "remembered"]
+__all__ = ["Body", "Graph", "Loop", "Op", "Split", "Value", "remembered"]
 
 remembered = lru_cache(maxsize=4)
 """Caches a function's results for the last few graphs: analysing one of 20,000 operators takes a while."""
@@ -29,12 +30,14 @@ a matrix, `((), (1,))` splits its columns over axis 1. Over the other axes it is
 @dataclass(frozen=True, slots=True)
 class Value:
     """An array that a step reads or computes. `kind`: "state" (carried from step to step: parameters, slots, counters),
-    "batch" (new each step), "constant", "computed". `name`: the path of an input (`params.w1`), else ""."""
+    "batch" (new each step), "constant", "computed". `name`: the path of an input (`params.w1`), else "". `inside`: the
+    number of the loop body that makes it in each trip; -1 outside of all."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     kind: str = "computed"
     name: str = ""
+    inside: int = -1
 
     @property
     def bytes(self) -> int:
@@ -57,7 +60,7 @@ class Op:
     dimension d of input i, None if it must be whole; `writes` likewise for results.
 
     `follows`: elementwise and layout-only operators, which need no separate pass over memory when they are fused, and
-    never a collective. `times`: trips of loops around it."""
+    never a collective. `times`: trips of loops around it, `inside`: the innermost of their bodies, else -1."""
 
     primitive: str
     inputs: tuple[int, ...]
@@ -69,6 +72,21 @@ class Op:
     follows: bool = False
     times: int = 1
     where: str = ""
+    inside: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body of a loop: operators `start` to `stop` - 1, and those bodies inside it whose `outer` it is. A loop that
+    stops by a condition on computed values has `trips` 1 and is not `bounded`: its work is counted for one trip. `loop`
+    is the equation of the loop."""
+
+    start: int
+    stop: int
+    trips: int
+    outer: int = -1
+    bounded: bool = True
+    loop: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,3 +102,22 @@ class Graph:
     leaving: tuple[int, ...]
     carried: tuple[int | None, ...]
     jaxpr: Any = field(default=None, repr=False, compare=False)
+    bodies: tuple[Body, ...] = ()
+
+    def times(self, value: int) -> int:
+        """How often a step makes `value`: the trips of the loops around it."""
+        return self.trips(self.values[value].inside)
+
+    def trips(self, body: int) -> int:
+        """The trips of a body in one step, those of the loops around it included; 1 for -1."""
+        found = 1
+        while body >= 0:
+            found, body = found * self.bodies[body].trips, self.bodies[body].outer
+        return found
+
+    def around(self, body: int, within: int) -> int:
+        """Of the bodies around `body`, itself included, the outermost that is inside `within`; -1 if there is none."""
+        found = -1
+        while body not in (within, -1):
+            found, body = body, self.bodies[body].outer
+        return found

@@ -66,7 +66,7 @@ class Plan:
     """`entering[i]`: how argument i of the step is sharded; `ops[k]`: the choice for equation k of the flat jaxpr.
     `graph` and `topology` are digests of what it was made for. `regather`: parameters gathered for the forward pass are
     gathered again in the backward pass. `recompute`: share of the forward segments that are computed again in the
-    backward pass."""
+    backward pass. `parts`: in which the step's loops keep what they add up, as for `trace`."""
 
     mesh: Mesh
     entering: tuple[Split, ...]
@@ -76,4 +76,5 @@ class Plan:
     topology: str
     regather: bool = False
     recompute: float = 0.0
+    parts: int = 1
     name: str = "searched"

@@ -68,6 +68,11 @@ class Topology:
         return math.prod(level.size for level in self.levels)
 
     @property
+    def shares(self) -> tuple[int, ...]:
+        """Numbers of devices that may share a batch: all, and those of the fastest links."""
+        return tuple(size for size in dict.fromkeys((self.size, self.levels[-1].size)) if size > 1)
+
+    @property
     def digest(self) -> str:
         """Digest of all fields but the name: 32 hexadecimal digits, the same in every process."""
         text = json.dumps({**asdict(self), "name": ""}, sort_keys=True)

@@ -155,11 +155,10 @@ def _writable(*paths: Path | None) -> None:
 
 
 class _Traced(NamedTuple):
-    """A pure step, the shapes of its state and batch, and its graph."""
+    """A pure step, and the shapes of its state and batch."""
 
     step: Any
     arguments: tuple[Any, Any]
-    graph: Graph
 
 
 def _limit(memory: str, words: Config | None) -> float | None:
@@ -181,33 +180,50 @@ def _enough_devices(name: str, check: str | None) -> None:
 
 
 def _answered(words: Config | None, model: str | None, named: str, wanted: Wanted) -> tuple[_Traced, Answer]:
+    from cloud.errors import PlanError
     from cloud.parallel.explaining.inquiry import inquire
+    from cloud.parallel.tracing.trace import variants
     from cloud.train.jobs.planning import topology_of
 
     topology, traced = topology_of(named), _traced(words, model)
+    say("tracing the step")
+    graphs = variants(traced.step, *traced.arguments, sizes=topology.shares)
     leaner = {}
     if words is not None and words.train.recompute < 1:
         from msgspec import structs
 
         again = structs.replace(words, train=structs.replace(words.train, recompute=1.0))
-        leaner["--set train.recompute=1.0"] = lambda: _traced(again, None).graph
+        leaner["--set train.recompute=1.0"] = lambda: _graph(_traced(again, None))
     say(f"searching for a plan on {topology.size} devices of {topology.name}, at most {wanted.seconds:g} s")
-    return traced, inquire(traced.graph, topology, wanted, leaner)
+    found: list[Answer] = []
+    failed: list[PlanError] = []
+    for parts, graph in graphs.items():
+        try:
+            asked = replace(wanted, parts=parts, seconds=max(wanted.seconds / len(graphs), 1.0))
+            found.append(inquire(graph, topology, asked, leaner))
+        except PlanError as error:
+            failed.append(error)
+    if not found:
+        raise failed[0]
+    return traced, min(found, key=lambda one: one.plan.estimate.step_seconds)
 
 
 def _traced(words: Config | None, model: str | None) -> _Traced:
-    from cloud.parallel.tracing.trace import trace
-
-    say("tracing the step")
     if words is not None:
         from cloud.train.jobs.planning import step_of
 
         step, state, batch = step_of(words)
-        return _Traced(step, (state, batch), trace(step, state, batch))
+        return _Traced(step, (state, batch))
     from cloud.parallel.explaining.examples import EXAMPLES
 
     example = EXAMPLES[str(model)]()
-    return _Traced(example.step, (example.state, example.batch), trace(example.step, example.state, example.batch))
+    return _Traced(example.step, (example.state, example.batch))
+
+
+def _graph(traced: _Traced) -> Graph:
+    from cloud.parallel.tracing.trace import trace
+
+    return trace(traced.step, *traced.arguments)
 
 
 def _stages(words: Config | None, answer: Answer) -> dict[str, Other]:
@@ -220,6 +236,7 @@ def _stages(words: Config | None, answer: Answer) -> dict[str, Other]:
 
 def _found(answer: Answer) -> Part:
     """A summary of the plan, and the whole plan as data."""
+    from cloud.parallel.explaining.notes import notes
     from cloud.parallel.explaining.planfile import to_dict
     from cloud.parallel.explaining.strategy import strategy
 
@@ -230,7 +247,12 @@ def _found(answer: Answer) -> Part:
         f"({seconds_text(cost.compute_seconds)} computing, {seconds_text(cost.exposed_seconds)} of collectives not "
         f"hidden by it), peak memory {bytes_text(cost.peak_bytes)} per device, of {bytes_text(answer.limit)}"
     )
-    facts = {"strategy": called, "devices": topology.size, "step_seconds": cost.step_seconds, "limit": answer.limit}
+    known = list(notes(answer.graph, plan))
+    text += "".join(f"\nnote: {note}" for note in known)
+    facts: dict[str, Any] = {
+        "strategy": called, "devices": topology.size, "step_seconds": cost.step_seconds, "limit": answer.limit,
+        "notes": known,
+    }  # fmt: skip
     return facts | {"plan": to_dict(plan, answer.graph, topology)}, text
 
 
@@ -286,4 +308,4 @@ def _checked(traced: _Traced, answer: Answer, check: Literal["cpu", "gpu"]) -> R
 
     say(f"compiling with the {check} compiler")
     limited = replace(answer.topology, memory=answer.limit)
-    return checked(traced.graph, answer.plan, limited, traced.step, traced.arguments, check)
+    return checked(answer.graph, answer.plan, limited, traced.step, traced.arguments, check)

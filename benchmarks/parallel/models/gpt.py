@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from benchmarks.parallel.models.model import Field, Model, Optimizer, Tree, build, cast, layer_norm, normal
 
-__all__ = ["Sizes", "gpt", "moe"]
+__all__ = ["SMALL", "Sizes", "attention", "block_of", "dense", "gpt", "moe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ def _transformer(name: str, sizes: Sizes, bfloat16: bool, optimizer: Optimizer |
             "words": normal(first, sizes.words, sizes.width, fan=sizes.width),
             "places": normal(second, sizes.length, sizes.width, fan=sizes.width),
             "norm": _norm(sizes.width),
-            **{f"block{i}": _block(block, sizes) for i, block in enumerate(blocks)},
+            **{f"block{i}": block_of(block, sizes) for i, block in enumerate(blocks)},
         }, {}
 
     def loss_sums(values: Tree, extra: Tree, batch: Tree) -> tuple[Tree, Tree]:
         values = cast(values, bfloat16)
         x = values["words"][batch["x"]] + values["places"]
-        feed = _experts(sizes) if sizes.experts else _dense
+        feed = _experts(sizes) if sizes.experts else dense
         for index in range(sizes.blocks):
             block = values[f"block{index}"]
-            x = x + _attention(layer_norm(x, **block["norm1"]), block)
+            x = x + attention(layer_norm(x, **block["norm1"]), block)
             x = x + feed(layer_norm(x, **block["norm2"]), block)
         logits = jnp.einsum("bsd,vd->bsv", layer_norm(x, **values["norm"]), values["words"]).astype(jnp.float32)
         right = (logits * jax.nn.one_hot(batch["y"], sizes.words)).sum(-1)
@@ -79,7 +79,8 @@ def _norm(width: int) -> Tree:
     return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
 
 
-def _block(key: jax.Array, sizes: Sizes) -> Tree:
+def block_of(key: jax.Array, sizes: Sizes) -> Tree:
+    """Parameters of one block."""
     q, k, v, out, up, down, gate = jax.random.split(key, 7)
     width, heads, hidden = sizes.width, sizes.heads, sizes.hidden
     many = (sizes.experts,) if sizes.experts else ()
@@ -94,7 +95,8 @@ def _block(key: jax.Array, sizes: Sizes) -> Tree:
     }
 
 
-def _attention(x: jax.Array, block: Tree) -> jax.Array:
+def attention(x: jax.Array, block: Tree) -> jax.Array:
+    """Causal attention over `x` [rows, positions, width]."""
     q, k, v = (jnp.einsum("bsd,dhk->bshk", x, block[name]) for name in "qkv")
     scores = jnp.einsum("bshk,bthk->bhst", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
     seen = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
@@ -102,7 +104,8 @@ def _attention(x: jax.Array, block: Tree) -> jax.Array:
     return jnp.einsum("bshk,hkd->bsd", jnp.einsum("bhst,bthk->bshk", weights, v), block["out"])
 
 
-def _dense(x: jax.Array, block: Tree) -> jax.Array:
+def dense(x: jax.Array, block: Tree) -> jax.Array:
+    """The MLP of a block."""
     hidden = jax.nn.gelu(x @ block["up"]["w"] + block["up"]["b"])
     done: jax.Array = hidden @ block["down"]["w"] + block["down"]["b"]
     return done

@@ -11,6 +11,7 @@ from cloud.errors import PlanError
 from cloud.parallel.cost import local_bytes
 from cloud.parallel.explaining.explanation import Explanation, Moving, Rival, Tensor, Worker
 from cloud.parallel.explaining.ledger import KINDS, Ledger
+from cloud.parallel.explaining.notes import unsearched
 from cloud.parallel.explaining.strategy import strategy
 from cloud.parallel.explaining.words import alike, axes_text, duration, link_text, mesh_text, place, split_text
 from cloud.parallel.graph import Graph, Split
@@ -59,6 +60,7 @@ def explain(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, O
         workers=tuple(_working(ledger)),
         moves=tuple(_moving(ledger)),
         rivals=tuple(_rival(ledger, name, other) for name, other in (rivals or {}).items()),
+        unsearched=unsearched(graph),
     )
 
 

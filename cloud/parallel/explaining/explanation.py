@@ -62,7 +62,7 @@ class Rival:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The explanation of one plan; seconds and bytes of a step on one device. `memory`: bytes by kind at the fullest
-    moment (`peak_at`)."""
+    moment (`peak_at`). `unsearched`: the share of FLOPs inside operators that were planned whole (`notes`)."""
 
     name: str
     strategy: str
@@ -81,6 +81,7 @@ class Explanation:
     workers: tuple[Worker, ...]
     moves: tuple[Moving, ...]
     rivals: tuple[Rival, ...]
+    unsearched: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -32,7 +32,7 @@ CUT = 0.9
 class Wanted:
     """`memory`: bytes per device, None: the topology's. `expert`: one of `EXPERTS`, or "". `pins`: as `read_pin` reads
     them. `backend`: "gpu" or "cpu", whose compiler is predicted. `seconds`: for the solver. `recompute`: the share that
-    the step was traced with, recorded in the plan."""
+    the step was traced with, and `parts` those of its sums (`trace`), both recorded in the plan."""
 
     memory: float | None = None
     expert: str = ""
@@ -40,6 +40,7 @@ class Wanted:
     backend: str = "gpu"
     seconds: float = 60.0
     recompute: float = 0.0
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _plans(graph: Graph, topology: Topology, wanted: Wanted) -> list[Plan]:
         graph, topology, memory=wanted.memory, pins=pins, expert=wanted.expert, meshes=_meshes(graph, topology, pins),
         backend=wanted.backend, seconds=wanted.seconds,
     )  # fmt: skip
-    return [replace(plan, recompute=wanted.recompute) for plan in found]
+    return [replace(plan, recompute=wanted.recompute, parts=wanted.parts) for plan in found]
 
 
 def _meshes(graph: Graph, topology: Topology, pins: Sequence[Pin]) -> list[Mesh] | None:

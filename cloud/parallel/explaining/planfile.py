@@ -95,6 +95,7 @@ class _File(Struct, forbid_unknown_fields=True):
     choices: tuple[_Choice, ...]
     ops: tuple[_Whole, ...]
     estimate: _Estimate
+    parts: _Count = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ def to_dict(plan: Plan, graph: Graph, topology: Topology) -> dict[str, Any]:
         "topology": {"name": topology.name, "digest": plan.topology},
         "regather": plan.regather,
         "recompute": plan.recompute,
+        "parts": plan.parts,
         "mesh": asdict(plan.mesh),
         "entering": [
             asdict(about) | {"split": split} for about, split in zip(_arguments(graph), plan.entering, strict=True)
@@ -227,6 +229,7 @@ def from_dict(data: Any, where: str = "plan") -> Saved:
         topology=file.topology.digest,
         regather=file.regather,
         recompute=file.recompute,
+        parts=file.parts,
         name=file.name,
     )
     arguments = tuple(Argument(one.name, one.dtype, one.shape) for one in file.entering)

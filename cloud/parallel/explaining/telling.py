@@ -28,18 +28,19 @@ def _head(made: Explanation) -> str:
             made.strategy,
             f"mesh     {made.mesh}; {made.topology}",
             f"step     {duration(made.step_seconds)}: {duration(made.compute_seconds)} computing, "
-            f"{duration(made.exposed_seconds)} of collectives{also}; {_proven(made.gap)}",
+            f"{duration(made.exposed_seconds)} of collectives{also}; {_proven(made)}",
             f"memory   at most {size_text(made.peak_bytes)} per device, in {made.peak_at}:",
             f"         {', '.join(used)}",
         )
     )
 
 
-def _proven(gap: float) -> str:
-    if gap >= 1:
+def _proven(made: Explanation) -> str:
+    if made.gap >= 1:
         return "not proven to be the best"
-    proven = "proven best on this mesh" if gap < 1e-3 else f"proven within {gap:.1%} of the best on this mesh"
-    return f"{proven}, by the search's cost model"
+    proven = "proven best on this mesh" if made.gap < 1e-3 else f"proven within {made.gap:.1%} of the best on this mesh"
+    but = f", but {made.unsearched:.0%} of the FLOPs were not searched" if made.unsearched >= 0.005 else ""
+    return f"{proven}, by the search's cost model{but}"
 
 
 def _tensors(made: Explanation) -> str:

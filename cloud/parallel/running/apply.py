@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
 from cloud._jax import auto_mesh, bound, everywhere, is_literal, split_over
 from cloud.errors import PlanError
@@ -19,6 +20,7 @@ from cloud.parallel.plan import Mesh, Plan
 from cloud.parallel.searching.options import partial_axes, wanted
 from cloud.parallel.searching.walk import lying, reading_times
 from cloud.parallel.topology import Topology
+from cloud.parallel.tracing.bodies import CARRY, CLOSE, SLICE, STACK, TEST
 from cloud.parallel.tracing.trace import digest
 
 __all__ = ["Applied", "Lie", "apply", "emitted", "mesh_of"]
@@ -105,52 +107,157 @@ Lie = Callable[[Any, Split], Any]
 
 def emitted(graph: Graph, plan: Plan, topology: Topology, constrained: Lie) -> Flat:
     """A function from the step's flat arguments to its flat results, with all constraints."""
-    lies = lying(graph, plan)
-    times = reading_times(graph) if plan.regather else {}
-    jaxpr, consts = graph.jaxpr.jaxpr, graph.jaxpr.consts
+    consts = graph.jaxpr.consts
     constants = [v for v, value in enumerate(graph.values) if value.kind == "constant"][: len(consts)]
-    rows = {row[0]: row for row in _barriers(graph)}
+    outvars = graph.jaxpr.jaxpr.outvars
+    lies = lying(graph, plan)
+    ends = [lies[v] if a is None else plan.entering[a] for v, a in zip(graph.leaving, graph.carried, strict=True)]
 
     def run(arguments: Sequence[Any]) -> list[Any]:
         arrays: dict[int, Any] = dict(zip(constants, consts, strict=True))
         arrays.update(zip(graph.entering, arguments, strict=True))
-        moved: dict[tuple[int, Split, int], Any] = {}
-
-        def seen(value: int, split: Split, time: int) -> Any:
-            """The value with this split; made once for all readers of one reading time."""
-            if split == lies[value]:
-                return arrays[value]
-            if (value, split, time) not in moved:
-                about = graph.values[value]
-                array = _apart(arrays[value]) if time else arrays[value]
-                for stop in route(about.shape, about.dtype.itemsize, lies[value], split, plan.mesh, topology):
-                    array = constrained(array, stop)
-                moved[value, split, time] = array
-            return moved[value, split, time]
-
-        def operands(k: int) -> list[Any]:
-            op, loops = graph.ops[k], plan.ops[k].loops
-            return [
-                atom.val if value < 0 else seen(value, wanted(op, i, loops), times.get((k, i), 0))
-                for i, (atom, value) in enumerate(zip(jaxpr.eqns[k].invars, op.inputs, strict=True))
-            ]
-
-        held_up: dict[int, Any] = {}
-        for k, (eqn, op, assignment) in enumerate(zip(jaxpr.eqns, graph.ops, plan.ops, strict=True)):
-            if k in rows:
-                held_up.update(zip(rows[k], _apart([operands(j)[0] for j in rows[k]]), strict=True))
-            results = [held_up.pop(k)] if k in held_up else bound(eqn, operands(k))
-            for j, (value, result) in enumerate(zip(op.outputs, results, strict=True)):
-                about, parts = graph.values[value], partial_axes(op, j, assignment.loops)
-                stops = landing(about.shape, about.dtype.itemsize, parts, assignment.results[j], plan.mesh, topology)
-                arrays[value] = functools.reduce(constrained, stops, result)
-        ends = [lies[v] if a is None else plan.entering[a] for v, a in zip(graph.leaving, graph.carried, strict=True)]
+        emission = _Emission(graph, plan, topology, constrained, arrays, {})
+        emission.emit(-1, 0, len(graph.ops))
         return [
-            atom.val if is_literal(atom) else seen(value, split, 0)
-            for atom, value, split in zip(jaxpr.outvars, graph.leaving, ends, strict=True)
+            atom.val if is_literal(atom) else emission.seen(value, split, 0)
+            for atom, value, split in zip(outvars, graph.leaving, ends, strict=True)
         ]
 
     return run
+
+
+class _Emission:
+    """The arrays of one body, or of the whole step, while its equations are emitted. `moved`: the copies in other
+    splits, by (value, split, reading time)."""
+
+    def __init__(self, graph: Graph, plan: Plan, topology: Topology, constrained: Lie, arrays: dict[int, Any],
+                 moved: dict[tuple[int, Split, int], Any]) -> None:  # fmt: skip
+        self.graph, self.plan, self.topology, self.constrained = graph, plan, topology, constrained
+        self.arrays, self.moved = arrays, moved
+        self.lies = lying(graph, plan)
+        self.times = reading_times(graph) if plan.regather else {}
+        self.rows = {row[0]: row for row in _barriers(graph)}
+
+    def within(self) -> _Emission:
+        """For a body inside this one: it sees these arrays and copies, and keeps its own to itself."""
+        return _Emission(self.graph, self.plan, self.topology, self.constrained, dict(self.arrays), dict(self.moved))
+
+    def seen(self, value: int, split: Split, time: int) -> Any:
+        """The value with this split; made once for all readers of one reading time."""
+        if split == self.lies[value]:
+            return self.arrays[value]
+        if (value, split, time) not in self.moved:
+            about = self.graph.values[value]
+            array = _apart(self.arrays[value]) if time else self.arrays[value]
+            stops = route(about.shape, about.dtype.itemsize, self.lies[value], split, self.plan.mesh, self.topology)
+            self.moved[value, split, time] = functools.reduce(self.constrained, stops, array)
+        return self.moved[value, split, time]
+
+    def operand(self, k: int, i: int) -> Any:
+        op, value = self.graph.ops[k], self.graph.ops[k].inputs[i]
+        if value < 0:
+            return self.graph.jaxpr.jaxpr.eqns[k].invars[i].val
+        return self.seen(value, wanted(op, i, self.plan.ops[k].loops), self.times.get((k, i), 0))
+
+    def operands(self, k: int) -> list[Any]:
+        return [self.operand(k, i) for i in range(len(self.graph.ops[k].inputs))]
+
+    def emit(self, body: int, start: int, stop: int) -> None:
+        """Operators `start` to `stop` - 1 of `body`, with the loops among them."""
+        inner = {one.start: b for b, one in enumerate(self.graph.bodies) if one.outer == body}
+        held_up: dict[int, Any] = {}
+        k = start
+        while k < stop:
+            if k in inner:
+                self.loop(inner[k])
+                k = self.graph.bodies[inner[k]].stop
+                continue
+            if k in self.rows:
+                held_up.update(zip(self.rows[k], _apart([self.operand(j, 0) for j in self.rows[k]]), strict=True))
+            if self.graph.ops[k].primitive in (SLICE, CLOSE, STACK, TEST):
+                k += 1  # by `loop`
+                continue
+            self.land(k, [held_up.pop(k)] if k in held_up else self.bound(k))
+            k += 1
+
+    def bound(self, k: int) -> list[Any]:
+        eqn, operands = self.graph.jaxpr.jaxpr.eqns[k], self.operands(k)
+        if self.graph.ops[k].primitive == CARRY:
+            return [jnp.asarray(operands[0], eqn.outvars[0].aval.dtype) if is_literal(eqn.invars[0]) else operands[0]]
+        return bound(eqn, operands)
+
+    def land(self, k: int, results: Sequence[Any]) -> None:
+        """Constrains the results of operator k to the plan's split."""
+        op, assignment = self.graph.ops[k], self.plan.ops[k]
+        for j, (value, result) in enumerate(zip(op.outputs, results, strict=True)):
+            about, parts = self.graph.values[value], partial_axes(op, j, assignment.loops)
+            whole = about.shape, about.dtype.itemsize
+            stops = landing(*whole, parts, assignment.results[j], self.plan.mesh, self.topology)
+            self.arrays[value] = functools.reduce(self.constrained, stops, result)
+
+    def loop(self, body: int) -> None:
+        """A whole loop: its operands are moved before it, its body emitted once."""
+        graph, one = self.graph, self.graph.bodies[body]
+        for k in range(one.start, one.stop):
+            for i, value in enumerate(graph.ops[k].inputs):
+                if value in self.arrays:
+                    self.operand(k, i)
+        ties = {name: [k for k in range(one.start, one.stop) if graph.ops[k].inside == body
+                       and graph.ops[k].primitive == name] for name in (SLICE, CLOSE, STACK)}  # fmt: skip
+        carried = [graph.ops[k].inputs[1] for k in ties[CLOSE]]
+        if len({*carried}) != len(carried):
+            raise PlanError(f"a carry of the loop at {graph.ops[one.start].where} is closed twice")
+
+        def opened(carry: Sequence[Any], slices: Sequence[Any]) -> _Emission:
+            inside = self.within()
+            for value, array in zip(carried, carry, strict=True):
+                inside.arrays[value] = self.constrained(array, self.lies[value])
+            for k, array in zip(ties[SLICE], slices, strict=True):
+                inside.land(k, [array])
+            return inside
+
+        def trip(carry: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            inside = opened(carry, slices)
+            inside.emit(body, one.start, one.stop)
+            last, made = ([_shaped_like(graph, k, inside.operand(k, 0)) for k in ties[name]] for name in (CLOSE, STACK))
+            return last, made
+
+        start = [self.arrays[value] for value in carried]
+        if one.bounded:
+            stacks = [self.operand(k, 0) for k in ties[SLICE]]
+            ends, made = jax.lax.scan(trip, start, stacks, one.trips, one.loop.params["reverse"],
+                                      one.loop.params["unroll"])  # fmt: skip
+        else:
+            ends, made = jax.lax.while_loop(self._test(body, carried), lambda carry: trip(carry, ())[0], start), []
+        for k, array in zip([*ties[CLOSE], *ties[STACK]], [*ends, *made], strict=True):
+            self.land(k, [array])
+
+    def _test(self, body: int, carried: Sequence[int]) -> Callable[[Any], Any]:
+        """The condition of a `while`: of its arguments, those that it reads are operands of `loop_test`."""
+        one = self.graph.bodies[body]
+        k, closed, asks = one.start, one.loop.params["cond_jaxpr"], one.loop.params["cond_nconsts"]
+        read = {atom for eqn in closed.jaxpr.eqns for atom in eqn.invars if not is_literal(atom)}
+        read.update(atom for atom in closed.jaxpr.outvars if not is_literal(atom))
+        places = dict(zip([n for n, var in enumerate(closed.jaxpr.invars) if var in read],
+                          range(len(self.graph.ops[k].inputs)), strict=True))  # fmt: skip
+        outside = {n: self.operand(k, i) for n, i in places.items() if n < asks}
+
+        def test(carry: Sequence[Any]) -> Any:
+            inside = self.within()
+            inside.arrays.update(zip(carried, carry, strict=True))
+            given = [outside.get(n) if n < asks else inside.operand(k, places[n]) if n in places else carry[n - asks]
+                     for n in range(len(closed.jaxpr.invars))]  # fmt: skip
+            given = [jnp.zeros(var.aval.shape, var.aval.dtype) if each is None else each
+                     for each, var in zip(given, closed.jaxpr.invars, strict=True)]  # fmt: skip
+            return core.jaxpr_as_fun(closed)(*given)[0]
+
+        return test
+
+
+def _shaped_like(graph: Graph, k: int, array: Any) -> Any:
+    """An operand of `loop_close` or `loop_stack`; a literal as an array of its type."""
+    aval = graph.jaxpr.jaxpr.eqns[k].invars[0].aval
+    return array if isinstance(array, jax.Array) else jnp.asarray(array, aval.dtype)
 
 
 def _barriers(graph: Graph) -> Iterator[range]:

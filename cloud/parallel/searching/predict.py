@@ -13,8 +13,8 @@ from cloud.parallel.searching.grouping.groups import grouped
 from cloud.parallel.searching.grouping.merging import merged
 from cloud.parallel.searching.holding.memory import Lives, curve, lives
 from cloud.parallel.searching.holding.schedule import hides
-from cloud.parallel.searching.walk import copies, early, late, loose, lying, reading_times, sums
-from cloud.parallel.searching.work import work
+from cloud.parallel.searching.walk import behind, copies, early, late, loose, lying, reading_times, sums
+from cloud.parallel.searching.work import counting, work
 from cloud.parallel.topology import Topology
 
 __all__ = ["Moved", "moved", "predict"]
@@ -29,7 +29,7 @@ def predict(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: boo
     chosen = dict(enumerate(plan.ops))
     computing = sum(
         work(graph, group, chosen, found.spans, plan.mesh, topology.device) for group in grouped(graph)
-    )  # fmt: skip
+    ) + counting(graph, topology.device)  # fmt: skip
     state = [(graph.values[v], split) for v, split in zip(graph.entering, plan.entering, strict=True)]
     held = sum(local_bytes(v.shape, v.dtype.itemsize, s, plan.mesh) for v, s in state if v.kind == "state")
     peak = int(curve(graph, plan, topology, found).max())
@@ -65,19 +65,23 @@ def _copies(graph: Graph, plan: Plan, topology: Topology, reduce_scatter: bool) 
         reader = graph.ops[first] if first >= 0 else None
         name = value.name or f"value of {list(value.shape)}"
         why = f"{name} for {reader.primitive} at {reader.where}" if reader else f"{name} back to its sharding"
+        trips = graph.times(copy.value)
+        hides = copy.value in ahead and value.inside < 0
         for move in moves:
-            yield Moved(replace(move, why=why), seconds / len(moves), copy.value in ahead, copy.value, first, False)
+            one = replace(move, why=why, times=trips)
+            yield Moved(one, trips * seconds / len(moves), hides, copy.value, first, False)
 
 
 def _sums(graph: Graph, plan: Plan, topology: Topology, found: Lives, reduce_scatter: bool) -> Iterator[Moved]:
-    out, gone = late(graph), merged(graph, plan) if reduce_scatter else ()
+    out, free, gone = late(graph), behind(graph), merged(graph, plan) if reduce_scatter else ()
     for each in sums(graph, plan):
         if (each.op, each.result) in gone:
             continue
         op, value = graph.ops[each.op], graph.values[each.value]
         about = value.shape, value.dtype.itemsize
-        leads_out = all(out[r] for v in op.outputs for r in found.readers.get(v, ()))
-        one_of_many = leads_out and reduce_scatter
+        reading = [r for v in op.outputs for r in found.readers.get(v, ())]
+        leads_out = all(out[r] for r in reading)
+        one_of_many = all(free[r] for r in reading) and reduce_scatter
         moves, seconds = combine(*about, each.axes, each.split, plan.mesh, topology, reduce_scatter, one_of_many)
         for move in moves:
             why = f"partial sums of {op.primitive} at {op.where}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,15 +16,12 @@ from cloud.parallel.searching.grouping.fold import Flow, Folded, Place
 from cloud.parallel.searching.grouping.groups import Derived, Group, derive
 from cloud.parallel.searching.holding.memory import Lives
 from cloud.parallel.searching.options import assignments, partial_axes, splits, wanted
-from cloud.parallel.searching.walk import early, late, loose
+from cloud.parallel.searching.walk import behind, early, late, loose
 from cloud.parallel.searching.work import work
 from cloud.parallel.solving.problem import Floats, Problem, Transfer
 from cloud.parallel.topology import Topology
 
-__all__ = ["MOST", "Node", "Question", "Shape", "ask"]
-
-MOST = 200
-"""The most options kept of an operator: those that are cheapest by themselves; the unsplit one is always kept."""
+__all__ = ["Node", "Question", "Shape", "ask"]
 
 TIE = 1e-5
 """Cost of holding an input, as a share of the time to read it: among equals, the sharded one wins."""
@@ -123,7 +120,7 @@ class _Prices:
     def __init__(self, shape: Shape, mesh: Mesh, topology: Topology, reduce_scatter: bool) -> None:
         self.shape, self.mesh, self.topology, self.reduce_scatter = shape, mesh, topology, reduce_scatter
         self.exposed = 1.0 - topology.overlap
-        self.early, self.late = early(shape.graph), late(shape.graph)
+        self.early, self.late, self.behind = early(shape.graph), late(shape.graph), behind(shape.graph)
         self.loose = loose(shape.graph) if reduce_scatter else frozenset[int]()
         self.moved: dict[tuple[tuple[int, ...], int, Split, Split, bool], float] = {}
 
@@ -135,22 +132,21 @@ class _Prices:
         key = about.shape, about.dtype.itemsize, lies, split, value in self.loose
         if key not in self.moved:
             self.moved[key] = reshard(*key[:4], self.mesh, self.topology, key[4])[1]
-        return self.moved[key] * (self.exposed if value in self.early else 1.0)
+        ahead = value in self.early and about.inside < 0
+        return self.shape.graph.times(value) * self.moved[key] * (self.exposed if ahead else 1.0)
 
     def sums(self, k: int, assignment: Assignment) -> float:
         """Seconds to combine an operator's partial results."""
         op, values, time = self.shape.graph.ops[k], self.shape.graph.values, 0.0
-        leads_out = all(late for r, late in self._readers(op.outputs))
-        how = self.reduce_scatter, leads_out and self.reduce_scatter
+        reading = [r for v in op.outputs for r in self.readers.get(v, ())]
+        leads_out = all(self.late[r] for r in reading)
+        how = self.reduce_scatter, all(self.behind[r] for r in reading) and self.reduce_scatter
         for j, (v, split) in enumerate(zip(op.outputs, assignment.results, strict=True)):
             axes = partial_axes(op, j, assignment.loops)
             if axes:
                 about = values[v].shape, values[v].dtype.itemsize
                 time += combine(*about, axes, split, self.mesh, self.topology, *how)[1]
         return op.times * time * (self.exposed if leads_out else 1.0)
-
-    def _readers(self, outputs: Iterable[int]) -> Iterable[tuple[int, bool]]:
-        return ((r, self.late[r]) for v in outputs for r in self.readers.get(v, ()))
 
     @property
     def readers(self) -> Mapping[int, Sequence[int]]:
@@ -210,13 +206,10 @@ def _node(prices: _Prices, c: int, demands: Demands) -> Node:
         leads = [lead for lead in leads if allowed(_all(group, lead, after(lead)[0]), lead)]
         if not leads:
             raise _unmet(group, graph)
-    most = MOST if group.leader >= 0 else len(leads)
-    ranked = sorted(range(len(leads)), key=lambda n: (alone(leads[n]), n))[:most]
-    kept = sorted({*ranked, 0})
-    chosen = [after(leads[n]) for n in kept]
-    derived = tuple(_all(group, leads[n], followers) for n, (followers, _) in zip(kept, chosen, strict=True))
-    seconds = np.array([alone(leads[n]) + time for n, (_, time) in zip(kept, chosen, strict=True)])
-    return Node(group, tuple(leads[n] for n in kept), derived, seconds)
+    chosen = [after(lead) for lead in leads]
+    derived = tuple(_all(group, lead, followers) for lead, (followers, _) in zip(leads, chosen, strict=True))
+    seconds = np.array([alone(lead) + time for lead, (_, time) in zip(leads, chosen, strict=True)])
+    return Node(group, tuple(leads), derived, seconds)
 
 
 def _unmet(group: Group, graph: Graph) -> PlanError:

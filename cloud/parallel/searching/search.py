@@ -63,7 +63,8 @@ def plans(graph: Graph, topology: Topology, *, memory: float | None = None, pins
           fold: bool = True) -> list[Plan]:  # fmt: skip
     """The plans found, cheapest first, one or more for every mesh shape. `memory`: bytes per device, by default the
     topology's. `expert`: one of `EXPERTS`; pins override its constraints. `backend`: "gpu", whose compiler emits
-    reduce-scatters, or "cpu". `seconds`: for the solver, all shapes together. `fold`: repeated blocks are decided once.
+    reduce-scatters, or "cpu". `seconds`: for all shapes together; what is already begun may take longer. `fold`:
+    repeated blocks are decided once.
 
     If memory is short, plans that gather parameters twice, forward and backward, are tried too, and plans in which some
     blocks are sharded more than others. Shapes without a plan are omitted; if there is no plan at all: raises
@@ -79,10 +80,14 @@ def plans(graph: Graph, topology: Topology, *, memory: float | None = None, pins
     cut = PARTS if fold and not expert else ()
     start = time.monotonic()
     for n, (mesh, demands) in enumerate(tried, 1):
+        if found and time.monotonic() > start + seconds:
+            break
         end = start + seconds * n / len(tried)
         known: list[Plan] = []
         crowded = True
         for number, twice in ((1, False), (1, True), *((n, None) for n in cut)):
+            if known and time.monotonic() > end:
+                break
             regather = any(plan.regather for plan in _sorted(known)[:1]) if twice is None else twice
             try:
                 left = max(end - time.monotonic(), 1.0)

@@ -12,8 +12,9 @@ import numpy as np
 from cloud.parallel.graph import Graph, Split, remembered
 from cloud.parallel.plan import Plan
 from cloud.parallel.searching.options import made, partial_axes, wanted
+from cloud.parallel.tracing.bodies import CLOSE, SLICE, STACK
 
-__all__ = ["Copy", "Sum", "copies", "early", "late", "loose", "lying", "reading_times", "sums"]
+__all__ = ["Copy", "Sum", "behind", "copies", "early", "late", "loose", "lying", "reading_times", "sums"]
 
 FAR = 16
 """Readers that are more than one FAR-th of all operators apart have different reading times (`Plan.regather`)."""
@@ -80,10 +81,15 @@ def sums(graph: Graph, plan: Plan) -> Iterator[Sum]:
 
 @remembered
 def early(graph: Graph) -> frozenset[int]:
-    """Values that are state or computed from state alone by operators without cost: they can be gathered ahead."""
+    """Values that are state or computed from state alone by operators without cost: they can be gathered ahead, before
+    the step or, if they are slices of one trip, before the trip."""
     known = {value for value in graph.entering if graph.values[value].kind == "state"}
     for op in graph.ops:
-        if op.follows and all(v < 0 or v in known for v in op.inputs) and any(v >= 0 for v in op.inputs):
+        if (
+            (op.follows or op.primitive == SLICE)
+            and all(v < 0 or v in known for v in op.inputs)
+            and any(v >= 0 for v in op.inputs)
+        ):
             known.update(op.outputs)
     return frozenset(known)
 
@@ -103,9 +109,30 @@ def late(graph: Graph) -> tuple[bool, ...]:
 
 @remembered
 def loose(graph: Graph) -> frozenset[int]:
-    """Values that no kernel of the step waits for: those of `early`, and those that only lead to outputs."""
-    leading = zip(graph.ops, late(graph), strict=True)
+    """Values that no kernel of the step or trip waits for: those of `early`, and those that only lead to outputs."""
+    leading = zip(graph.ops, behind(graph), strict=True)
     return early(graph).union(v for op, last in leading if last for v in op.outputs)
+
+
+@remembered
+def behind(graph: Graph) -> tuple[bool, ...]:
+    """For each operator, whether it and all its readers only lead to outputs of the step or of a trip: the optimiser's
+    operators, and those that add to a carry or stack results of trips for these."""
+    needed = set[int]()
+    while True:
+        feeds = np.zeros(len(graph.values), dtype=np.bool_)
+        found = [False] * len(graph.ops)
+        for k in range(len(graph.ops) - 1, -1, -1):
+            op = graph.ops[k]
+            ends = op.follows or op.primitive == STACK or (op.primitive == CLOSE and k not in needed)
+            found[k] = ends and not feeds[list(op.outputs)].any()
+            if not found[k]:
+                feeds[[value for value in op.inputs if value >= 0]] = True
+        # A carry that the next trip computes with leads to more than outputs.
+        fresh = {k for k, op in enumerate(graph.ops) if op.primitive == CLOSE and found[k] and feeds[op.inputs[1]]}
+        if not fresh:
+            return tuple(found)
+        needed |= fresh
 
 
 @remembered

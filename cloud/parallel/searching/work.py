@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 
 from cloud.parallel.cost import compute, local_bytes
 from cloud.parallel.graph import Graph, Op, Split
@@ -10,10 +10,11 @@ from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.grouping.groups import Group
 from cloud.parallel.searching.options import degree, made, wanted
 from cloud.parallel.topology import Device
+from cloud.parallel.tracing.bodies import SLICE, STACK, TIES
 
-__all__ = ["work"]
+__all__ = ["counting", "work"]
 
-_LOOKUPS = frozenset({"gather", "dynamic_slice"})
+_LOOKUPS = frozenset({"gather", "dynamic_slice", SLICE})
 """Operators that read no more of their first operand than they produce."""
 
 
@@ -22,14 +23,32 @@ def work(graph: Graph, group: Group, chosen: Mapping[int, Assignment], stored: C
     """Seconds of the group's operators, split as in `chosen`. `stored`: values that are in memory; the others exist
     only inside kernels."""
     seconds = 0.0
-    if group.leader >= 0:
+    if group.leader >= 0 and graph.ops[group.leader].primitive not in TIES:
         op = graph.ops[group.leader]
         loops = chosen[group.leader].loops
         moved = sum(_moved(graph, op, loops, mesh))
-        seconds += op.times * compute(op.flops / _parts(loops, mesh), moved, _dtype(graph, op), device)
-    flops, read, written = 0.0, {}, 0.0
+        if op.primitive == SLICE and op.outputs[0] not in stored:  # read by the kernels that need it
+            seconds += op.times * moved / 2 / device.bandwidth
+        else:
+            seconds += op.times * compute(op.flops / _parts(loops, mesh), moved, _dtype(graph, op), device)
+    by_body: dict[int, list[int]] = {}
     for member in group.members:
-        op, loops = graph.ops[member.op], chosen[member.op].loops
+        if graph.ops[member.op].primitive not in TIES:
+            by_body.setdefault(graph.ops[member.op].inside, []).append(member.op)
+    return seconds + sum(_fused(graph, ops, chosen, stored, mesh, device) for ops in by_body.values())
+
+
+def counting(graph: Graph, device: Device) -> float:
+    """Seconds in which loops count their trips, a kernel for each."""
+    return sum(graph.trips(b) * device.launch for b, body in enumerate(graph.bodies) if body.bounded)
+
+
+def _fused(graph: Graph, ops: Sequence[int], chosen: Mapping[int, Assignment], stored: Container[int], mesh: Mesh,
+           device: Device) -> float:  # fmt: skip
+    """Seconds of one kernel for all these operators of one body."""
+    flops, read, written = 0.0, {}, 0.0
+    for k in ops:
+        op, loops = graph.ops[k], chosen[k].loops
         flops += op.flops / _parts(loops, mesh)
         for i, value in enumerate(op.inputs):
             if value in stored:
@@ -37,15 +56,17 @@ def work(graph: Graph, group: Group, chosen: Mapping[int, Assignment], stored: C
         for j, value in enumerate(op.outputs):
             if value in stored:
                 written += _bytes(graph, value, made(op, j, loops), mesh)
-    if group.members and (written or flops):
-        first = graph.ops[group.members[0].op]
-        seconds += first.times * compute(flops, sum(read.values()) + written, _dtype(graph, first), device)
-    return seconds
+    if not written and not flops:
+        return 0.0
+    first = graph.ops[ops[0]]
+    return first.times * compute(flops, sum(read.values()) + written, _dtype(graph, first), device)
 
 
 def _moved(graph: Graph, op: Op, loops: tuple[tuple[int, ...], ...], mesh: Mesh) -> list[float]:
     results = [float(_bytes(graph, v, made(op, j, loops), mesh)) for j, v in enumerate(op.outputs)]
     operands = [float(_bytes(graph, v, wanted(op, i, loops), mesh)) for i, v in enumerate(op.inputs) if v >= 0]
+    if op.primitive == STACK:
+        return [*operands, *operands]
     if op.primitive in _LOOKUPS:
         return [*results, *results, *operands[1:]]
     return [*results, *(operands[1:] if op.primitive.startswith("scatter") else operands)]

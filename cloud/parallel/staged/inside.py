@@ -84,7 +84,7 @@ def inside(
     outside = [programs.line.jaxpr.invars[i].aval for i in programs.outside(number)]
     shapes = jax.tree.map(lambda a: shaped(a.shape, a.dtype), (state, outside))
     step = _step(programs, number)
-    graph = trace(step, *shapes)
+    graph = trace(step, *shapes, loops=False)
     crossing = {"after": stage.goes.floats.dims, "came": stage.came.dims}
     pins = [_pin(name, i, state[name][i], dim) for name, dims in crossing.items() for i, dim in enumerate(dims)]
     places = {i: place for place, i in enumerate(stage.params)}

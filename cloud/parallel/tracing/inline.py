@@ -36,11 +36,11 @@ CALLS = {
 """Primitives that only call, and the parameter that holds the called jaxpr."""
 
 
-def flat(closed: Any, *, unroll: bool = False) -> Any:
+def flat(closed: Any, *, unroll: bool = False, parts: int = 1) -> Any:
     """`closed` (a ClosedJaxpr) with calls inlined, some operators rewritten and dead equations removed; arguments and
     results stay the same. Every variable is assigned once, even if one body is called several times. `unroll`: scans of
-    up to `MOST_TRIPS` trips are unrolled."""
-    opener = _Opener(unroll)
+    up to `MOST_TRIPS` trips are unrolled. `parts`: of the sums that other scans add up (`tracing.sums`)."""
+    opener = _Opener(unroll, parts)
     jaxpr = closed.jaxpr
     results = opener.body(jaxpr, dict(zip(jaxpr.constvars, jaxpr.constvars, strict=True)), jaxpr.invars, "")
     constants = [*jaxpr.constvars, *opener.constants]
@@ -60,8 +60,9 @@ def _with_used_constants(jaxpr: Any, consts: dict[Any, Any]) -> Any:
 class _Opener:
     """Collects the equations of one flat jaxpr and the constants of the bodies that it inlines."""
 
-    def __init__(self, unroll: bool) -> None:
-        self.unroll = unroll
+    def __init__(self, unroll: bool, parts: int) -> None:
+        self.unroll, self.parts = unroll, parts
+        self.settled: list[Any] = []
         self.equations: list[Any] = []
         self.constants: dict[Any, Any] = {}
 
@@ -79,12 +80,21 @@ class _Opener:
             operands = [outside(atom) for atom in eqn.invars]
             if eqn.primitive.name in CALLS:
                 made = self.call(eqn, operands)
-            elif (instead := rewritten(eqn, self.unroll, flat)) is not None:
+            elif (instead := self.rewritten(eqn)) is not None:
                 made = self.opened(eqn, instead, operands)
             else:
                 made = self.fresh(eqn, operands)
             names.update(zip(eqn.outvars, made, strict=True))
         return map(outside, jaxpr.outvars)
+
+    def rewritten(self, eqn: Any) -> Any:
+        """As `rewrites.rewritten`."""
+        if eqn.primitive.name == "scan" and any(eqn.params["jaxpr"] is each for each in self.settled):
+            return None
+        instead, settled = rewritten(eqn, self.unroll, self.parts, flat)
+        if instead is not None and settled:
+            self.settled += [one.params["jaxpr"] for one in instead.jaxpr.eqns if one.primitive.name == "scan"]
+        return instead
 
     def call(self, eqn: Any, operands: list[Any]) -> list[Any]:
         inner = eqn.params[CALLS[eqn.primitive.name]]

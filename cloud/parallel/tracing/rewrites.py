@@ -2,16 +2,14 @@
 
 1. `top_k` -> sort and slice: XLA gathers the operand of `top_k` for any sharding.
 2. A scan of few trips -> its trips one after another, so that each can be planned separately.
-3. A scan that accumulates products or sums in a carry (the gradient of a recurrent network's weights) -> one that
-   stacks their operands, and one product or sum over all trips after it: partial results are then combined once, not
-   at every trip.
+3. A scan of no trips -> its initial carries and empty stacks.
+4. A scan that accumulates products or sums in a carry -> one that leaves the sum over devices for after the loop
+   (`tracing.sums`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,6 +18,7 @@ from jax import lax
 from jax.extend import core
 
 from cloud._jax import written_like
+from cloud.parallel.tracing.sums import added_after
 
 __all__ = ["MOST_TRIPS", "rewritten"]
 
@@ -28,27 +27,25 @@ MOST_TRIPS = 64
 
 Function = Callable[..., Any]
 
-ROOTS = {"dot_general", "reduce_sum"}
-MOVES = {"transpose", "reshape", "squeeze"}
-"""Operators allowed between a root and the carry it is added to: linear, with the same result before and after the
-sum."""
 
+def rewritten(eqn: Any, unroll: bool, parts: int, flat: Callable[[Any], Any]) -> tuple[Any, bool]:
+    """A closed jaxpr equivalent to `eqn`, or None if `eqn` needs no rewriting; and whether its scans need none either.
 
-def rewritten(eqn: Any, unroll: bool, flat: Callable[[Any], Any]) -> Any:
-    """A closed jaxpr equivalent to `eqn`, or None if `eqn` needs no rewriting.
-
-    unroll: whether short scans are unrolled. flat: inlines the calls of a closed jaxpr (`inline.flat`).
+    unroll: whether short scans are unrolled. parts: see `sums.added_after`. flat: inlines the calls of a closed jaxpr
+    (`inline.flat`).
     """
+    function: Function | None
+    settled = False
     if eqn.primitive.name == "top_k":
-        function: Function | None = _top_k(eqn)
+        function = _top_k(eqn)
     elif eqn.primitive.name == "scan":
-        short = unroll and eqn.params["length"] <= MOST_TRIPS
-        function = _unrolled(eqn) if short else _added_after(eqn, flat)
+        short = eqn.params["length"] == 0 or (unroll and eqn.params["length"] <= MOST_TRIPS)
+        function, settled = (_unrolled(eqn), False) if short else added_after(eqn, parts, flat)
     else:
-        return None
+        return None, settled
     avals = [atom.aval for atom in eqn.invars]
     with written_like(eqn.source_info):
-        return None if function is None else jax.make_jaxpr(function)(*avals)
+        return None if function is None else jax.make_jaxpr(function)(*avals), settled
 
 
 def _top_k(eqn: Any) -> Function:
@@ -77,99 +74,9 @@ def _unrolled(eqn: Any) -> Function:
             slices = [lax.index_in_dim(each, i, 0, keepdims=False) for each in scanned]
             made = trip(*consts, *carry, *slices)
             carry, stacks[i] = made[:kept], made[kept:]
+        if not length:
+            return [*carry, *(jnp.zeros(var.aval.shape, var.aval.dtype) for var in eqn.outvars[kept:])]
         stacked = [jnp.stack([stacks[i][j] for i in range(length)]) for j in range(len(eqn.outvars) - kept)]
         return [*carry, *stacked]
 
     return run
-
-
-@dataclass(frozen=True)
-class _Sum:
-    """A carry that only accumulates: `root` is the product or sum of each trip, `chain` the operators that then move
-    its elements."""
-
-    carry: int
-    root: Any
-    chain: tuple[Any, ...]
-
-
-def _added_after(eqn: Any, flat: Callable[[Any], Any]) -> Function | None:
-    params = eqn.params
-    held, kept = params["num_consts"], params["num_carry"]
-    closed = flat(params["jaxpr"])
-    sums = _sums(closed.jaxpr, held, kept)
-    if not sums:
-        return None
-    gone = {each.carry for each in sums}
-    staying = [i for i in range(kept) if i not in gone]
-    arguments = closed.jaxpr.invars
-    scanned = {var: i for i, var in enumerate(arguments[held + kept :])}
-    wanted = list(dict.fromkeys(atom for each in sums for atom in each.root.invars if atom not in scanned))
-    results = [*(closed.jaxpr.outvars[i] for i in staying), *closed.jaxpr.outvars[kept:], *wanted]
-    body = closed.jaxpr.replace(outvars=results, debug_info=closed.jaxpr.debug_info.with_unknown_names())
-    trip = core.jaxpr_as_fun(core.ClosedJaxpr(body, closed.consts))
-
-    def run(*operands: Any) -> list[Any]:
-        consts, start, stacks = operands[:held], operands[held : held + kept], operands[held + kept :]
-
-        def step(carry: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            full = list(start)  # the places of sums, which are no longer read
-            for i, value in zip(staying, carry, strict=True):
-                full[i] = value
-            made = trip(*consts, *full, *slices)
-            return made[: len(staying)], made[len(staying) :]
-
-        last, made = lax.scan(step, [start[i] for i in staying], list(stacks), length=params["length"],
-                              reverse=params["reverse"], unroll=params["unroll"])  # fmt: skip
-        plain = len(closed.jaxpr.outvars) - kept
-        over_trips = {var: stacks[i] for var, i in scanned.items()} | dict(zip(wanted, made[plain:], strict=True))
-        carried = dict(zip(staying, last, strict=True))
-        for each in sums:
-            carried[each.carry] = start[each.carry] + _total(each, [over_trips[var] for var in each.root.invars])
-        return [*(carried[i] for i in range(kept)), *made[:plain]]
-
-    return run
-
-
-def _total(of: _Sum, operands: Sequence[Any]) -> Any:
-    """The sum of all trips' contributions, from the stacked operands of the root."""
-    params = dict(of.root.params)
-    if of.root.primitive.name == "reduce_sum":
-        params["axes"] = (0, *(axis + 1 for axis in params["axes"]))
-    else:
-        summed, batch = params["dimension_numbers"]
-        moved = [(0, *(d + 1 for d in side)) for side in summed]
-        params["dimension_numbers"] = (tuple(moved), tuple(tuple(d + 1 for d in side) for side in batch))
-    value = of.root.primitive.bind(*operands, **params)
-    for eqn in of.chain:
-        value = eqn.primitive.bind(value, **eqn.params)
-    return value
-
-
-def _sums(jaxpr: Any, held: int, kept: int) -> list[_Sum]:
-    uses = Counter(atom for eqn in jaxpr.eqns for atom in eqn.invars if isinstance(atom, core.Var))
-    uses.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
-    makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
-    fixed = {*jaxpr.constvars, *jaxpr.invars[: held + kept]}
-
-    def found(i: int) -> _Sum | None:
-        before, after = jaxpr.invars[held + i], jaxpr.outvars[i]
-        add = makers.get(after) if isinstance(after, core.Var) else None
-        if add is None or add.primitive.name not in ("add", "add_any") or before not in add.invars:
-            return None
-        (added,) = [atom for atom in add.invars if atom is not before] or [before]
-        if uses[before] != 1 or uses[after] != 1 or not isinstance(added, core.Var):
-            return None
-        chain: list[Any] = []
-        deepest = None
-        while (eqn := makers.get(added)) is not None and uses[added] == 1 and eqn.primitive.name in MOVES | ROOTS:
-            varying = all(isinstance(atom, core.Var) and atom not in fixed for atom in eqn.invars)
-            if eqn.primitive.name in ROOTS and varying:
-                deepest = _Sum(i, eqn, tuple(reversed(chain)))
-            if eqn.primitive.name == "dot_general":
-                break
-            chain.append(eqn)
-            added = eqn.invars[0]
-        return deepest
-
-    return [each for i in range(kept) if (each := found(i)) is not None]

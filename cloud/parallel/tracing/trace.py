@@ -15,24 +15,43 @@ from jax.extend import core
 
 from cloud._jax import written_at
 from cloud.errors import PlanError
-from cloud.parallel.graph import Graph, Op, Value
+from cloud.parallel.graph import Body, Graph, Op, Value
+from cloud.parallel.tracing.bodies import CARRY, CLOSE, STACK, opened
 from cloud.parallel.tracing.inline import flat
 from cloud.parallel.tracing.rules import describe
 
-__all__ = ["digest", "trace"]
+__all__ = ["digest", "trace", "variants"]
 
 
-def trace(step: Callable[..., Any], *args: Any, state_argument: int | None = 0, unroll: bool = False) -> Graph:
+def trace(step: Callable[..., Any], *args: Any, state_argument: int | None = 0, unroll: bool = False,
+          loops: bool = True, parts: int = 1) -> Graph:  # fmt: skip
     """The graph of `step(*args)`; arguments are trees of arrays or `jax.ShapeDtypeStruct`s, nothing is computed.
 
     Argument `state_argument` is carried: the step's result, or the first of several, is its next value and must be of
     the same tree, shapes and dtypes (else PlanError). None: nothing is carried, all arguments are the batch.
-    `unroll`: scans of up to 64 trips (stacks of layers) are unrolled, each trip planned by itself.
+    `unroll`: scans of up to 64 trips (stacks of layers) are unrolled, each trip planned by itself. `loops`: the bodies
+    of other loops are part of the graph; else each loop is one operator. `parts`: what loops add up over the batch is
+    kept in that many parts, which devices may hold without combining them in each trip (`tracing.sums`).
     Names of inputs are paths: "params.w1" within the state, "batch.x" within an argument called batch."""
     closed, results = jax.make_jaxpr(step, return_shape=True)(*args)
     entering = _entering(step, args, state_argument)
     carried = _carried(args, results, state_argument)
-    return _graph(flat(closed, unroll=unroll), entering, carried)
+    inlined = flat(closed, unroll=unroll, parts=parts)
+    return _graph(*(opened(inlined, parts) if loops else (inlined, ())), entering, carried)
+
+
+def variants(step: Callable[..., Any], *args: Any, sizes: Sequence[int] = ()) -> dict[int, Graph]:
+    """The graphs of `trace(step, *args, parts=n)` by their number of parts: 1, and those of `sizes` that make a
+    difference."""
+    found = {1: trace(step, *args)}
+    if found[1].bodies:
+        known = {digest(found[1])}
+        for parts in sizes:
+            graph = trace(step, *args, parts=parts)
+            if digest(graph) not in known:
+                known.add(digest(graph))
+                found[parts] = graph
+    return found
 
 
 def digest(graph: Graph) -> str:
@@ -45,6 +64,8 @@ def digest(graph: Graph) -> str:
         loops = tuple((loop.size, loop.reduces) for loop in op.loops)
         state.update(repr((op.primitive, op.inputs, op.outputs, loops, op.reads, op.writes, op.times)).encode())
     state.update(repr((graph.entering, graph.leaving, graph.carried)).encode())
+    if graph.bodies:
+        state.update(repr([(each.start, each.stop, each.trips, each.outer) for each in graph.bodies]).encode())
     return state.hexdigest()
 
 
@@ -98,16 +119,17 @@ def _carried(args: Sequence[Any], results: Any, state_argument: int | None) -> l
     return [before + j if j < len(old) else None for j in range(len(leaves))]
 
 
-def _graph(closed: Any, entering: Sequence[tuple[str, str]], carried: Sequence[int | None]) -> Graph:
+def _graph(closed: Any, bodies: Sequence[Body], entering: Sequence[tuple[str, str]],
+           carried: Sequence[int | None]) -> Graph:  # fmt: skip
     jaxpr = closed.jaxpr
     values: list[Value] = []
     numbers: dict[Any, int] = {}
 
-    def added(atom: Any, kind: str = "computed", name: str = "") -> int:
-        values.append(Value(tuple(getattr(atom.aval, "shape", ())), _dtype(atom.aval), kind, name))
+    def added(atom: Any, kind: str = "computed", name: str = "", inside: int = -1) -> int:
+        values.append(Value(tuple(getattr(atom.aval, "shape", ())), _dtype(atom.aval), kind, name, inside))
         return len(values) - 1
 
-    def number(var: Any, *about: str) -> int:
+    def number(var: Any, *about: Any) -> int:
         numbers[var] = added(var, *about)
         return numbers[var]
 
@@ -117,15 +139,30 @@ def _graph(closed: Any, entering: Sequence[tuple[str, str]], carried: Sequence[i
     for var in jaxpr.constvars:
         number(var, "constant")
     arguments = tuple(number(var, *about) for var, about in zip(jaxpr.invars, entering, strict=True))
-    ops = []
-    for eqn in jaxpr.eqns:
+    ops, homes, times = [], _homes(bodies, len(jaxpr.eqns)), {-1: 1}
+    for b, body in enumerate(bodies):
+        times[b] = times[body.outer] * body.trips
+    for eqn, home in zip(jaxpr.eqns, homes, strict=True):
         inputs = tuple(-1 if isinstance(atom, core.Literal) else numbers[atom] for atom in eqn.invars)
-        outputs = tuple(number(var) for var in eqn.outvars)
+        lives = home
+        if eqn.primitive.name == CARRY:
+            lives = eqn.params["body"]
+        elif eqn.primitive.name in (CLOSE, STACK):
+            lives = bodies[home].outer
+        outputs = tuple(number(var, "computed", "", lives) for var in eqn.outvars)
         nest = describe(eqn)
         ops.append(Op(eqn.primitive.name, inputs, outputs, nest.loops, nest.reads, nest.writes, nest.flops,
-                      nest.follows, where=written_at(eqn.source_info)))  # fmt: skip
+                      nest.follows, times[home], written_at(eqn.source_info), home))  # fmt: skip
     results = tuple(leaving(atom) for atom in jaxpr.outvars)
-    return Graph(tuple(values), tuple(ops), arguments, results, tuple(carried), closed)
+    return Graph(tuple(values), tuple(ops), arguments, results, tuple(carried), closed, tuple(bodies))
+
+
+def _homes(bodies: Sequence[Body], count: int) -> list[int]:
+    """The innermost body of each operator; a body comes after those around it."""
+    found = [-1] * count
+    for b, body in enumerate(bodies):
+        found[body.start : body.stop] = [b] * (body.stop - body.start)
+    return found
 
 
 def _dtype(aval: Any) -> np.dtype[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+
 from cloud.errors import PlanError
 from cloud.parallel.explaining import planfile
 from cloud.parallel.topology import Topology
@@ -31,7 +33,8 @@ def placing(config: Config) -> Prepare:
         except PlanError:
             if saved is not None:  # to say what differs
                 step, _ = packing(recipe.step(saved.plan.recompute))
-                saved.check(trace(step, state, batch))
+                topology = auto.topology or Topology.of_devices(jax.devices())
+                saved.check(trace(step, state, batch, parts=saved.plan.parts), topology)
             raise
 
     return placed

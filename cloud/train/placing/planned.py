@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -14,6 +15,7 @@ import numpy as np
 
 from cloud._jax import rows_over
 from cloud.errors import PlanError, TrainError, take_multiple
+from cloud.parallel.explaining.notes import notes
 from cloud.parallel.explaining.strategy import strategy
 from cloud.parallel.plan import Estimate, Plan
 from cloud.parallel.running.apply import Applied
@@ -31,6 +33,9 @@ __all__ = ["Auto", "Planned", "Staged"]
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Shares of the forward pass to recompute, tried in order if nothing fits with less."""
 
+LEAST = 5.0
+"""Seconds for a search although none are left, while nothing was found."""
+
 SLOWER = 2.3
 """Pipeline parallelism takes up to this factor longer than estimated (1.1 to 2.3 times, as compiled programs show)."""
 
@@ -41,7 +46,7 @@ class Auto:
 
     `topology`: of the devices, by default from a table by their kind. `memory`: bytes per device, by default the
     topology's. `plan`: one made earlier for exactly this step. `pins`: constraints (see
-    `cloud.parallel.searching.demands`). `seconds`: for the search. `pipelines`: whether to consider pipeline
+    `cloud.parallel.searching.demands`). `seconds`: for all searches together. `pipelines`: whether to consider pipeline
     parallelism too. `compiled`: how many of the best plans, including the experts', are compiled to use the one with
     the best program; 0: the estimate decides, in a tenth of the time. `said`: called with the decision, one sentence.
 
@@ -85,11 +90,15 @@ class Auto:
 
     def _plan(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology) -> Planned:
         asked = recipe.options.recompute if self.plan is None else self.plan.recompute
-        options = {"memory": self.memory, "pins": tuple(self.pins), "seconds": self.seconds}
-        given: dict[str, Any] = options | {"compiled": self.compiled} if self.plan is None else {"plan": self.plan}
+        options: dict[str, Any] = {"memory": self.memory, "pins": tuple(self.pins), "compiled": self.compiled}
+        end = time.monotonic() + self.seconds
         shares = [asked, *(share for share in SHARES if share > asked and self.plan is None)]
         found: list[Planned] = []
-        for share in shares:
+        for number, share in enumerate(shares):
+            left = max(end - time.monotonic(), 0.0) / (len(shares) - number)
+            if found and not left:
+                break
+            given = options | {"seconds": max(left, LEAST)} if self.plan is None else {"plan": self.plan}
             step, names = packing(recipe.step(share))
             try:
                 found.append(Planned(prepare(step, state, batch, topology=topology, **given), names, share))
@@ -107,7 +116,12 @@ class Auto:
         try:
             backend = "cpu" if jax.devices()[0].platform == "cpu" else "gpu"
             return choose_stages(
-                recipe.objective.loss_sums, state, batch, topology, memory=self.memory, backend=backend,
+                recipe.objective.loss_sums,
+                state,
+                batch,
+                topology,
+                memory=self.memory,
+                backend=backend,
                 freeze=recipe.options.freeze,
             )
         except PlanError:  # for example, rows depend on each other: such a step has no stages
@@ -219,7 +233,8 @@ def _of_plan(found: Planned) -> str:
     about = found.plan.estimate
     again = f", {found.recompute:.0%} of the forward pass recomputed" if found.recompute else ""
     sizes = " x ".join(map(str, found.plan.mesh.sizes))
-    return f"plan: mesh {sizes}, {len(about.collectives)} collectives{again}; {_expected(about)}"
+    known = "".join(f"; {note}" for note in notes(found.applied.graph, found.plan))
+    return f"plan: mesh {sizes}, {len(about.collectives)} collectives{again}; {_expected(about)}{known}"
 
 
 def _of_stages(choice: Staging) -> str:

@@ -22,6 +22,7 @@ from math import prod
 from cloud.parallel.graph import Graph, Loop, Op, Split, remembered
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.options import degree, made, wanted
+from cloud.parallel.tracing.bodies import CLOSE
 
 __all__ = ["SMALL", "Derived", "Group", "Member", "derive", "grouped"]
 
@@ -81,7 +82,10 @@ class _Homes:
         self.elements = [prod(value.shape) for value in graph.values]
 
     def put(self, k: int, op: Op) -> None:
-        """Assign operators in order; growers wait for their readers."""
+        """Assign operators in order; growers wait for their readers. A carry leaves a trip split as it entered it."""
+        if op.primitive == CLOSE:
+            self._join(self.of_value[op.inputs[1]], Member(k, 1))
+            return
         main = self._main(op)
         if op.follows and self._known(op, main) < self._results(op):
             self.pending.append(k)

@@ -6,6 +6,10 @@ its result is stored only if some reader is another kind of kernel (a product, a
 live as long as the kernels that compute it again; a value that all readers need in another split is freed once it has
 been moved. When kernels run: `schedule`. Further memory of compilers (`Scratch`): workspaces, the argument positions of
 a pool's results, operands copied to another layout.
+
+In a loop the values of a trip take the same memory in each. What a trip reads from outside lives until the loop ends,
+stacks of results from when it begins; a carry has one buffer, in which the next one is made if the one before is no
+longer read.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from cloud.parallel.searching.holding.schedule import hides, in_place, in_turns
 from cloud.parallel.searching.options import made, wanted
 from cloud.parallel.searching.walk import Copy, copies, lying, reading_times, sums
 from cloud.parallel.topology import Topology
+from cloud.parallel.tracing.bodies import CLOSE, SLICE, STACK
 
 __all__ = ["Held", "Lives", "curve", "held", "is_fused", "lives"]
 
@@ -42,7 +47,8 @@ Spans = dict[int, tuple[int, int]]
 class Lives:
     """`at[k]`: the moment operator k runs; `until[k]`: the last moment its operands are read, by it or by kernels that
     compute it again. `spans[v]`: first and last moment of each stored value, including inputs. `readers[v]`: operators
-    that read it. `steps`: the number of moments."""
+    that read it. `steps`: the number of moments. `outlasting`: (value, operator) -> the last moment of the loop around
+    the operator in which all trips read this value from outside."""
 
     at: tuple[int, ...]
     until: tuple[int, ...]
@@ -52,12 +58,16 @@ class Lives:
     scratch: tuple[Scratch, ...] = ()
     eager: Mapping[int, int] = field(default_factory=dict)
     leaving: frozenset[int] = frozenset()
+    outlasting: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    def read_until(self, value: int, k: int) -> int:
+        """The last moment that operator k, -1 for the step's end, needs the value: inside a loop, every trip does."""
+        return self.steps - 1 if k < 0 else self.outlasting.get((value, k), self.until[k])
 
     def copy_span(self, value: int, readers: Sequence[int]) -> tuple[int, int]:
         """The lifetime of a copy of the value that these operators read; -1 is the end of the step."""
         at = [self.at[k] if k >= 0 else self.steps - 1 for k in readers]
-        until = [self.until[k] if k >= 0 else self.steps - 1 for k in readers]
-        return min(self.eager.get(value, self.steps), *at), max(until)
+        return min(self.eager.get(value, self.steps), *at), max(self.read_until(value, k) for k in readers)
 
     def read_by(self, value: int) -> set[int]:
         """All operators that read the value, -1 for the step's end."""
@@ -82,7 +92,7 @@ class Scratch(NamedTuple):
 
 def is_fused(op: Op) -> bool:
     """Whether the operator reads its operands inside a loop of elements, so that cheap ones need not be stored."""
-    return op.follows or op.primitive.startswith(("reduce_", "arg"))
+    return op.follows or op.primitive == STACK or op.primitive.startswith(("reduce_", "arg"))
 
 
 @remembered
@@ -96,17 +106,25 @@ def lives(graph: Graph, hides: bool = False) -> Lives:
                 readers.setdefault(v, []).append(k)
     leaving = set(graph.leaving)
     stored = {v for op in graph.ops for v in op.outputs
-              if v in leaving or _stored(op, [graph.ops[r] for r in readers.get(v, ())], hides)}  # fmt: skip
+              if v in leaving or _stored(op, [graph.ops[r] for r in readers.get(v, ())], hides)
+              or any(graph.ops[r].inside != graph.values[v].inside for r in readers.get(v, ()))}  # fmt: skip
     at, until, prepared, steps = (in_turns if hides else in_place)(graph, readers, stored)
+    bodies = _bodies(graph, at)
+    outlasting = {(v, r): bodies[b][1] for v, found in readers.items() for r in found
+                  if (b := graph.around(graph.ops[r].inside, graph.values[v].inside)) >= 0}  # fmt: skip
+
+    def ends(v: int, first: int) -> int:
+        return max((outlasting.get((v, r), until[r]) for r in readers.get(v, ())), default=first)
+
     replaced = {v for v, argument in zip(graph.leaving, graph.carried, strict=True) if argument is not None}
     spans: Spans = {}
     for k, op in enumerate(graph.ops):
         for v in stored.intersection(op.outputs):
-            end = steps if v in leaving else max((until[r] for r in readers.get(v, ())), default=at[k])
+            end = steps if v in leaving else ends(v, at[k])
             spans[v] = (at[k], at[k] - 1 if v in replaced else end)
     for v in graph.entering:
-        used = max((until[r] for r in readers.get(v, ())), default=0)
-        spans[v] = (0, steps if graph.values[v].kind == "state" else used)
+        spans[v] = (0, steps if graph.values[v].kind == "state" else ends(v, 0))
+    spans.update(_tied(graph, readers, spans, bodies, until))
     spans.update(_added_to(graph, readers, spans))
     scratch = [*_products(graph, at), *_moved_batches(graph, at)] if hides else list(_moved_batches(graph, at))
     for k, start in prepared.items():
@@ -116,7 +134,31 @@ def lives(graph: Graph, hides: bool = False) -> Lives:
         else:  # in place
             spans[op.inputs[0]], spans[op.outputs[0]] = (start, start - 1), (start, max(at[k], spans[op.outputs[0]][1]))
     eager = {} if hides else {v: at[k] for k, op in enumerate(graph.ops) for v in op.outputs}
-    return Lives(at, until, readers, spans, steps + 1, tuple(scratch), eager, frozenset(leaving))
+    return Lives(at, until, readers, spans, steps + 1, tuple(scratch), eager, frozenset(leaving), outlasting)
+
+
+def _bodies(graph: Graph, at: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and the last moment of each body."""
+    return [(min(at[body.start : body.stop]), max(at[body.start : body.stop])) for body in graph.bodies]
+
+
+def _tied(graph: Graph, readers: Mapping[int, Sequence[int]], spans: Spans, bodies: Sequence[tuple[int, int]],
+          until: Sequence[int]) -> Spans:  # fmt: skip
+    """The lifetimes of carries and stacks."""
+    changed: Spans = {}
+    for op in graph.ops:
+        (first, last), made = bodies[op.inside] if op.inside >= 0 else (0, 0), op.outputs
+        if op.primitive == STACK:
+            changed[made[0]] = first, max(last, spans[made[0]][1])
+        elif op.primitive == CLOSE:
+            after, before = op.inputs
+            changed[made[0]] = last + 1, max(last, spans[made[0]][1])
+            changed[before] = first, last
+            needed = max((until[r] for r in readers[before] if graph.ops[r].primitive != CLOSE), default=first)
+            in_place = after in spans and graph.values[after].inside == graph.values[before].inside != -1
+            if in_place and after != before and needed <= spans[after][0]:
+                changed[after] = spans[after][0], spans[after][0] - 1
+    return changed
 
 
 def _added_to(graph: Graph, readers: Mapping[int, Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> Spans:
@@ -229,5 +271,7 @@ def _stored(op: Op, readers: Sequence[Op], again: bool) -> bool:
     """`again`: even expensive operators are computed again rather than stored."""
     if op.primitive == "gather" and len(readers) == 1 and is_fused(readers[0]):
         return False  # a lookup runs inside the kernel that reads it
+    if op.primitive == SLICE and all(map(is_fused, readers)):
+        return False
     dear = op.primitive in _DEAR and len(readers) > 1 and not again
     return not op.follows or dear or not all(map(is_fused, readers))

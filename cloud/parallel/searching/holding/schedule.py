@@ -6,7 +6,8 @@ collectives: of the kernels whose readers are all placed, it takes one whose rea
 that has just become ready, and the later one before the earlier. So the chain of a backward pass, in which each kernel
 becomes ready only when the next one is placed, alternates with kernels that only the optimiser needs: the gradients of
 weights are computed one per link of the chain, all of them near the end, and their operands are kept until then.
-Kernels that only prepare something, and make no other kernel ready, are placed when there is nothing better.
+Kernels that only prepare something, and make no other kernel ready, are placed when there is nothing better. The body
+of a loop is ordered by itself; around it, the loop is one kernel.
 (`latency_hiding_scheduler.cc` of openxla/xla: "kLessStall", then "kOriginalOrder".)
 """
 
@@ -72,22 +73,60 @@ def in_turns(graph: Graph, readers: Readers, stored: Collection[int]) -> Order:
         needs[kernel] = {home[m] for v in values for m in sources(v)}
         for k in ops:
             needs[home[k]].add(kernel)
-    waiting = Counter(m for needed in needs.values() for m in needed)
     rank = {k: -(k + len(home) * last) for k, last in enumerate(late(graph))} | dict.fromkeys(preparing, 1)
+    inside = {k: graph.ops[k if k < len(home) else preparing[k][0][0]].inside for k in needs}
+    loops = len(home) + len(preparing)  # the first loop's number among kernels
+    rank |= {loops + b: 1 - body.stop for b, body in enumerate(graph.bodies)}
+    levels: dict[int, dict[int, set[int]]] = {b: {} for b in range(-1, len(graph.bodies))}
+    for b, body in enumerate(graph.bodies):
+        levels[body.outer][loops + b] = set()
+    for k in needs:
+        levels[inside[k]][k] = set()
+    for k, needed in needs.items():
+        for m in needed:
+            level, one, other = _beside(graph, inside[k], inside[m])
+            reader, maker = (end if b < 0 else loops + b for end, b in ((k, one), (m, other)))
+            if reader != maker:
+                levels[level][reader].add(maker)
+
+    def ordered(level: int) -> list[int]:
+        found = _backwards(levels[level], rank)
+        return [k for one in found for k in (ordered(one - loops) if one >= loops else [one])]
+
+    slots = {k: slot for slot, k in enumerate(ordered(-1))}
+    at, until = _placed(graph, readers, stored, [slots[k] if k >= 0 else -1 for k in home])
+    prepared = {k: slots[kernel] for kernel, (ops, _) in preparing.items() for k in ops}
+    return Order(at, until, prepared, len(needs))
+
+
+def _beside(graph: Graph, one: int, other: int) -> tuple[int, int, int]:
+    """The innermost body around both bodies, and which of its inner bodies holds each; -1 if it is the body itself."""
+    around = {-1}
+    level = one
+    while level >= 0:
+        around.add(level)
+        level = graph.bodies[level].outer
+    level = other
+    while level not in around:
+        level = graph.bodies[level].outer
+    return level, graph.around(one, level), graph.around(other, level)
+
+
+def _backwards(needs: Mapping[int, Collection[int]], rank: Mapping[int, int]) -> list[int]:
+    """The kernels in order. `needs[k]`: those that kernel k reads; of several, the one of the lowest rank is taken."""
+    waiting = Counter(m for needed in needs.values() for m in needed)
     settled = [(rank[k], k) for k in needs if not waiting[k]]
     heapq.heapify(settled)
     fresh: list[tuple[int, int]] = []
-    slots: dict[int, int] = {}
+    found: list[int] = []
     while settled or fresh:
         k = (heapq.heappop(settled) if settled else fresh.pop(fresh.index(min(fresh))))[1]
-        slots[k] = len(needs) - 1 - len(slots)
+        found.append(k)
         for one in fresh:
             heapq.heappush(settled, one)
         waiting.subtract(needs[k])
         fresh = [(rank[m], m) for m in needs[k] if not waiting[m]]
-    at, until = _placed(graph, readers, stored, [slots[k] if k >= 0 else -1 for k in home])
-    prepared = {k: slots[kernel] for kernel, (ops, _) in preparing.items() for k in ops}
-    return Order(at, until, prepared, len(needs))
+    return found[::-1]
 
 
 def _placed(graph: Graph, readers: Readers, stored: Collection[int], slots: Sequence[int]) -> tuple[Moments, Moments]:
@@ -109,12 +148,12 @@ def _prepared(graph: Graph) -> list[tuple[list[int], list[int]]]:
     scatter into start as zeros (or another number): similar ones are filled by one kernel. And the backward pass of a
     pool needs the position of each result in its window, which is computed from the pool's operand."""
     plain = {v for op in graph.ops if op.primitive == "broadcast_in_dim" and op.inputs[0] < 0 for v in op.outputs}
-    alike: dict[tuple[tuple[int, ...], str], list[int]] = {}
+    alike: dict[tuple[tuple[int, ...], str, int], list[int]] = {}
     pools = []
     for k, op in enumerate(graph.ops):
         if op.primitive.startswith("scatter") and op.inputs[0] in plain:
             value = graph.values[op.outputs[0]]
-            alike.setdefault((value.shape, str(value.dtype)), []).append(k)
+            alike.setdefault((value.shape, str(value.dtype), op.inside), []).append(k)
         elif op.primitive == "select_and_scatter_add":
             pools.append(([k], [op.inputs[1]]))
     return [*((ops, list[int]()) for ops in alike.values()), *pools]
@@ -143,7 +182,8 @@ def _kernels(graph: Graph, stored: Collection[int]) -> Kernels:
             home.append(-1)
             continue
         last = max(found, default=-1)
-        if op.primitive.startswith("reduce_") and last >= 0 and not leading[k]:
+        beside_it = last >= 0 and graph.ops[last].inside == op.inside
+        if op.primitive.startswith("reduce_") and beside_it and not leading[k]:
             joins = graph.ops[last].follows or _size(graph, op.inputs[0]) == _size(graph, op.outputs[0])
             home.append(home[last] if joins else beside.setdefault(last, k))
         else:

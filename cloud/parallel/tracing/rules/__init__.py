@@ -45,10 +45,14 @@ RULES: dict[str, Callable[[Any], Nest]] = {
     "scan": lambda eqn: control.scan(eqn, describe),
     "while": lambda eqn: control.repeated(eqn, describe),
     "cond": lambda eqn: control.conditional(eqn, describe),
+    **dict.fromkeys(("loop_carry", "loop_close"), control.tied),
+    "loop_slice": control.sliced,
+    "loop_stack": control.stacked,
     **dict.fromkeys(
         "random_wrap random_unwrap random_seed random_fold_in random_split random_clone random_gamma threefry2x32"
         " rng_uniform rng_bit_generator lu qr svd eig custom_linear_solve fft householder_product reduce_xor empty"
-        " tridiagonal_solve approx_top_k select_and_scatter ragged_dot_general platform_index debug_callback".split(),
+        " tridiagonal_solve approx_top_k select_and_scatter ragged_dot_general platform_index debug_callback"
+        " loop_test".split(),
         whole,
     ),
 }

@@ -1,4 +1,6 @@
-"""Scans, loops and conditionals: their possible splits follow from their bodies.
+"""Conditionals, closed loops, and what ties an opened loop's body to its surroundings (`tracing.bodies`).
+
+The possible splits of a conditional or closed loop follow from its bodies.
 
 Every dimension of every value inside, and every loop of every operator inside, is a point; a loop is joined with its
 dimensions, and a carried value with itself in the next trip. A joined set is a loop of the whole equation if no
@@ -17,7 +19,7 @@ from jax.extend import core
 from cloud.parallel.tracing.inline import flat
 from cloud.parallel.tracing.rules.nest import Nest, shapes, weave
 
-__all__ = ["conditional", "repeated", "scan"]
+__all__ = ["conditional", "repeated", "scan", "sliced", "stacked", "tied"]
 
 Point = Hashable
 
@@ -182,3 +184,21 @@ def conditional(eqn: Any, describe: Describe) -> Nest:
         for inner, outer in zip((*arguments, *results), (*eqn.invars[1:], *eqn.outvars), strict=True):
             inside.same(inner, outer)
     return inside.nest(eqn, max(inside.flops))
+
+
+def tied(eqn: Any) -> Nest:
+    """`loop_carry` and `loop_close`: one loop for each dimension."""
+    dims = range(len(shapes(eqn.outvars)[0]))
+    return weave(eqn, [[] if isinstance(atom, core.Literal) else dims for atom in eqn.invars], [dims])
+
+
+def sliced(eqn: Any) -> Nest:
+    """`loop_slice`: the stack is whole along the trips."""
+    dims = range(len(shapes(eqn.outvars)[0]))
+    return weave(eqn, [[None, *dims]], [dims])
+
+
+def stacked(eqn: Any) -> Nest:
+    """`loop_stack`: as `sliced`."""
+    dims = range(len(shapes(eqn.invars)[0]))
+    return weave(eqn, [dims], [[None, *dims]])

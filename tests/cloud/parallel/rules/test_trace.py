@@ -11,10 +11,13 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
-from jax.extend import core
 
 from cloud.errors import PlanError
 from cloud.parallel.graph import Graph
+from cloud.parallel.plan import Mesh
+from cloud.parallel.running.apply import emitted
+from cloud.parallel.staged.inside import unsplit
+from cloud.parallel.topology import PRESETS
 from cloud.parallel.tracing.rules import RULES
 from cloud.parallel.tracing.trace import digest, trace
 
@@ -33,9 +36,10 @@ HASTE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 
 
 def agrees(step: Callable[..., Any], *args: Any, **options: Any) -> Graph:
-    """The graph of the step, once its jaxpr has given what the step gives."""
+    """The graph of the step, once its equations, emitted again, have given what the step gives."""
     graph = trace(step, *args, **options)
-    got = quickly(core.jaxpr_as_fun(graph.jaxpr))(*jax.tree.leaves(args))
+    run = emitted(graph, unsplit(graph, Mesh((1,), (0,))), PRESETS["cpu8"], lambda array, split: array)
+    got = quickly(run)(jax.tree.leaves(args))
     for one, other in zip(got, jax.tree.leaves(quickly(step)(*args)), strict=True):
         np.testing.assert_allclose(one, other, 1e-5, 1e-6)
     consistent(graph)
@@ -166,14 +170,18 @@ def lstm_args() -> tuple[Any, Any]:
     return started(params, SGD), {"x": real(5, 4, 6), "y": real(4, 3)}
 
 
-def test_scan_is_split_by_rows_and_its_sums_are_taken_after() -> None:
-    """Forward and backward scans have the batch as their one loop: weights' gradients are products over all trips."""
+def test_the_sums_of_a_scan_are_taken_after_it() -> None:
+    """The gradients of a recurrent network's weights are products over all trips: rows are narrower than weights."""
     graph = agrees(trained(lstm, SGD), *lstm_args())
-    scans = [op for op in graph.ops if op.primitive == "scan"]
-    assert [[(loop.size, loop.reduces) for loop in op.loops] for op in scans] == [[(4, "")], [(4, "")]]
+    assert [(body.trips, body.outer) for body in graph.bodies] == [(5, -1), (5, -1)]
     after = [op for op in graph.ops if op.primitive == "dot_general" and {loop.size for loop in op.loops} >= {5, 4}]
-    assert len(after) == 2
+    assert len(after) == 2 and all(op.inside == -1 for op in after)
     assert all(loop.reduces == "add" for op in after for loop in op.loops[:2])
+    (closed,) = {op.primitive for op in trace(trained(lstm, SGD), *lstm_args(), loops=False).ops} & {
+        "scan",
+        "loop_carry",
+    }
+    assert closed == "scan"
 
 
 def test_unrolled_scan() -> None:
@@ -188,13 +196,18 @@ def test_sums_in_scans(reverse: bool) -> None:
     def run(x: Any, w: Any) -> Any:
         def trip(carry: Any, x: Any) -> Any:
             total, rows, read = carry
-            return (total + (x.T @ x).T, rows + x.sum(0, keepdims=True).sum(0), read * 0.5 + x.sum()), (read, x @ w)
+            y = jnp.sin(x)
+            return (total + (y.T @ y).T, rows + y.sum(0, keepdims=True).sum(0), read * 0.5 + x.sum()), (read, x @ w)
 
         return lax.scan(trip, (jnp.ones((3, 3)), jnp.ones(3), 0.0), x, reverse=reverse)
 
+    graph = agrees(run, real(5, 1, 3), real(3, 2), state_argument=None)
+    assert sum(op.primitive == "loop_carry" for op in graph.ops) == 1
     graph = agrees(run, real(5, 4, 3), real(3, 2), state_argument=None)
-    (scan,) = [eqn for eqn in graph.jaxpr.jaxpr.eqns if eqn.primitive.name == "scan"]
-    assert scan.params["num_carry"] == 1
+    assert sum(op.primitive == "loop_carry" for op in graph.ops) == 2, "operands are larger than the first"
+    graph = agrees(run, real(5, 4, 3), real(3, 2), state_argument=None, parts=2)
+    kept = [graph.values[op.outputs[0]].shape for op in graph.ops if op.primitive == "loop_carry"]
+    assert kept == [(2, 3, 3), ()]
 
 
 def test_conv_and_batch_norm() -> None:

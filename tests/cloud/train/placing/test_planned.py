@@ -140,5 +140,7 @@ def test_a_plan_for_something_else_is_refused(tmp_path: Path) -> None:
     planfile.write(file, plan, made.applied.graph, FAST)
     with pytest.raises(PlanError, match="another step"):
         Trainer(model(), optimizer=optax.sgd(0.1), metrics=(), parallel=plan).fit((X, Y), 1, 16)
-    again = Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=file)
+    with pytest.raises(PlanError, match="another topology"):
+        Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=file).fit((X, Y), 1, 16)
+    again = Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=Auto(FAST, plan=plan))
     assert np.isfinite(again.fit((X, Y), 1, 16)[0].loss)
