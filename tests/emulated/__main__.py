@@ -53,6 +53,7 @@ def update_lists() -> int:
     """Write the committed lists of what is equal on other processors."""
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
+        lists.choose(Path(scratch))
         for target, found in lists.replayed(Path(scratch)):
             failed += show(found)
             lists.path(target).write_text(lists.listed(found))

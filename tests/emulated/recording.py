@@ -4,7 +4,7 @@
 
 A record is one .npz file: the bundle, the inputs and the outputs. Models with state, runs of other signatures and
 values that are no arrays of numbers are left out. MSEDGE_RECORDS_EACH: at most so many records for the same operators
-and types.
+and types. FOLDER/tests.txt names the tests that gave records.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ def keep(model: Model, inputs: Mapping[str, Any], found: Mapping[str, Any]) -> N
     if _seen[kind] < EACH and not path.exists():
         _seen[kind] += 1
         np.savez_compressed(path, bundle=whole, **arrays)
+        with open(FOLDER / "tests.txt", "a", encoding="utf-8") as file:
+            file.write(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0] + "\n")
 
 
 Model.run = _recorded  # type: ignore[method-assign]
