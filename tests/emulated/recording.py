@@ -4,7 +4,8 @@
 
 A record is one .npz file: the bundle, the inputs and the outputs. Models with state, runs of other signatures and
 values that are no arrays of numbers are left out. MSEDGE_RECORDS_EACH: at most so many records for the same operators
-and types. FOLDER/tests.txt names the tests that gave records.
+and types. FOLDER/tests.txt names the tests that gave records. Generators of random numbers without a seed get one here,
+so that records are the same each time.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ RANDOM = frozenset("RandomUniform RandomNormal RandomUniformLike RandomNormalLik
 LARGEST = 1 << 18
 """Bytes of a record's arrays: emulated processors are slow."""
 _run = Model.run
+_generator = np.random.default_rng
 _seen: Counter[Any] = Counter()
 
 
@@ -60,3 +62,4 @@ def keep(model: Model, inputs: Mapping[str, Any], found: Mapping[str, Any]) -> N
 
 
 Model.run = _recorded  # type: ignore[method-assign]
+np.random.default_rng = lambda seed=0: _generator(seed)
