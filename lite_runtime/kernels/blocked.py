@@ -244,6 +244,15 @@ def _prefetch(typing, where):
     return types.void(types.int64), lower
 
 
+@device
+def _prefetch_share(where, lines, number, share):
+    """Prefetch share `number` of so many cache lines at an address; a share has `share` of them."""
+    line, end = number * share, min(lines, (number + 1) * share)
+    while line < end:
+        _prefetch(where + _LINE * line)
+        line += 1
+
+
 def sweeper(bits: int, unit: int = UNIT):
     """sweep(...): all rows with PANELS panels of weights; activations in blocks of `unit`. ahead: the address of those
     that come next, 0 for none; each tile prefetches its share of them."""
@@ -258,10 +267,7 @@ def sweeper(bits: int, unit: int = UNIT):
         lines = PANELS * PANEL * depth * bits // 8 // _LINE if ahead != 0 else 0
         share = lines * MANY // rows + 1
         while m < rows:
-            line = m // MANY * share
-            while line < min(lines, (m // MANY + 1) * share):
-                _prefetch(ahead + _LINE * line)
-                line += 1
+            _prefetch_share(ahead, lines, m // MANY, share)
             x, xs, xt = a + m * pitch, a_scales + 4 * m * units, a_sums + 4 * m * units
             y, more, here = out + m * stride, residual + m * stride if residual != 0 else 0, rows - m
             if here > SOME:
@@ -421,11 +427,9 @@ def _gate_driver(bits: int):
         share = lines * MANY // rows + 1
         for group in range(blocks * worker // workers, blocks * (worker + 1) // workers):
             for m in range(0, rows, MANY):
-                here, line = min(MANY, rows - m), m // MANY * share
-                while line < min(lines, (m // MANY + 1) * share):
-                    _prefetch(w + (group + 1) * panel + _LINE * line)
-                    _prefetch(v + (group + 1) * panel + _LINE * line)
-                    line += 1
+                here = min(MANY, rows - m)
+                _prefetch_share(w + (group + 1) * panel, lines, m // MANY, share)
+                _prefetch_share(v + (group + 1) * panel, lines, m // MANY, share)
                 x, xs, xt = a + m * depth, a_scales + 4 * m * units, a_sums + 4 * m * units
                 for part in range(0, UNIT, width):
                     column = group * UNIT + part
