@@ -116,13 +116,14 @@ def test_both_ways_of_merging_are_the_definition(data: st.DataObject) -> None:
     def rank(left: int, right: int) -> int:
         return table.get((left, right), 1 << 62)
 
-    def join(left: int, right: int) -> int:
+    def join(found: int, left: int, right: int) -> int:
+        assert found == table[left, right]
         return results[left, right]
 
     expected = list(ids)
     while found := [(table[p], i) for i, p in enumerate(pairwise(expected)) if p in table]:
         at = min(found)[1]
-        expected[at : at + 2] = [join(*expected[at : at + 2])]
+        expected[at : at + 2] = [results[expected[at], expected[at + 1]]]
     assert _merged(list(ids), rank, join) == expected
     assert _merged_by_heap(list(ids), rank, join) == expected
 

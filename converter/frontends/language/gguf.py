@@ -10,9 +10,8 @@ import numpy as np
 from converter.errors import ConvertError
 from converter.frontends.language.alphabet import bytes_of
 from lite_runtime.language.tokenizers import AddedToken, Description
-from lite_runtime.language.tokenizers.description import BYTE, CONTROL, NORMAL, UNUSED, USER
+from lite_runtime.language.tokenizers.description import BYTE, CONTROL, NORMAL, UNDERLINE, UNUSED, USER
 from lite_runtime.language.tokenizers.patterns import KNOWN
-from lite_runtime.language.tokenizers.vocabulary import UNDERLINE
 
 __all__ = ["PRE_TOKENIZERS", "from_gguf"]
 

@@ -16,8 +16,7 @@ import numpy as np
 from converter.errors import ConvertError
 from converter.frontends.language.gguf import SCORED_BPE, only_once, sentencepiece_rows, template_of
 from lite_runtime.language.tokenizers import AddedToken, Description
-from lite_runtime.language.tokenizers.description import CONTROL, NORMAL, UNUSED, USER
-from lite_runtime.language.tokenizers.vocabulary import UNDERLINE
+from lite_runtime.language.tokenizers.description import CONTROL, NORMAL, UNDERLINE, UNUSED, USER
 
 __all__ = ["from_sentencepiece"]
 

@@ -7,7 +7,6 @@ character that is no token becomes the tokens of its bytes, if there are such, o
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from lite_runtime.language.tokenizers.components import Field, settings
-from lite_runtime.language.tokenizers.description import SECTION, Description, byte_tokens, vocabulary_of
-from lite_runtime.language.tokenizers.vocabulary import unknown_of
+from lite_runtime.language.tokenizers.description import NORMAL, SECTION, Description, byte_tokens, unknown_of
+from lite_runtime.language.tokenizers.vocabulary import Index, pairs_of
 
 __all__ = ["Bpe"]
 
@@ -36,8 +35,8 @@ _FIELDS: Mapping[str, Field] = {
 }
 Rank = Callable[[int, int], int]
 """The rank of a pair of ids, `_NEVER` for a pair that is not merged."""
-Join = Callable[[int, int], int]
-"""The id of a pair that has a rank."""
+Join = Callable[[int, int, int], int]
+"""The id of a pair that has a rank: by its rank and both ids."""
 
 
 class Bpe:
@@ -45,7 +44,8 @@ class Bpe:
 
     def __init__(self, description: Description) -> None:
         row = settings(description.model, _FIELDS, f"{SECTION}, model")
-        self._vocabulary = vocabulary_of(description)
+        normal = np.flatnonzero(np.frombuffer(description.kinds, np.uint8) == NORMAL)
+        self._vocabulary = Index(description.tokens, normal)
         self._in_bytes = row["units"] == "bytes"
         self._ignore_merges: bool = row["ignore_merges"]
         self._fuse: bool = row["fuse_unk"]
@@ -53,7 +53,7 @@ class Bpe:
         self._fallback = byte_tokens(description) if row["byte_fallback"] else None
         self._of_byte = [self._vocabulary.get(bytes([byte])) for byte in range(256)]
         self._rank, self._join = (
-            _by_table(description.merges, description.tokens, self._vocabulary)
+            _by_table(description.merges)
             if row["merging"] == "pairs"
             else _by_score(description.tokens, self._vocabulary, description.scores)
         )
@@ -96,41 +96,22 @@ class Bpe:
         return ids
 
 
-def _by_table(merges: Any, tokens: Sequence[bytes], vocabulary: Mapping[bytes, int]) -> tuple[Rank, Join]:
-    """Ranks are the rows of the table; of equal pairs the last counts.
-
-    Most pairs are found by the token that they make, which takes a tenth of a dictionary's memory: they are the only
-    ones that make it, and it is the text of both. `others` has the rest.
-    """
-    columns = np.ascontiguousarray(np.asarray(merges, np.int32).T)
-    pairs = columns[0].astype(np.int64) << 32 | columns[1]
-    last = len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1]
-    counts = np.bincount(columns[2], minlength=len(tokens))
-    lefts, rights, ranks = (array("i", [-1]) * len(tokens) for _ in range(3))
-    others: dict[int, tuple[int, int]] = {}
-    of = [memoryview(column) for column in columns]
-    for i in np.sort(last).tolist():
-        left, right, result = of[0][i], of[1][i], of[2][i]
-        if counts[result] == 1 and vocabulary.get(tokens[left] + tokens[right]) == result:
-            lefts[result], rights[result], ranks[result] = left, right, i
-        else:
-            others[left << 32 | right] = i, result
-    get, never = vocabulary.get, (_NEVER, -1)
+def _by_table(merges: Any) -> tuple[Rank, Join]:
+    """Ranks are the rows of the table; of equal pairs the last counts."""
+    row = pairs_of(merges)
+    results = np.ascontiguousarray(merges, np.int32).reshape(-1).data
 
     def rank(left: int, right: int) -> int:
-        made = get(tokens[left] + tokens[right])
-        if made is not None and lefts[made] == left and rights[made] == right:
-            return ranks[made]
-        return others.get(left << 32 | right, never)[0] if others else _NEVER
+        found = row(left, right)
+        return _NEVER if found < 0 else found
 
-    def join(left: int, right: int) -> int:
-        other = others.get(left << 32 | right)
-        return vocabulary[tokens[left] + tokens[right]] if other is None else other[1]
+    def join(found: int, left: int, right: int) -> int:
+        return results[3 * found + 2]
 
     return rank, join
 
 
-def _by_score(tokens: Sequence[bytes], vocabulary: Mapping[bytes, int], scores: Any) -> tuple[Rank, Join]:
+def _by_score(tokens: Sequence[bytes], vocabulary: Index, scores: Any) -> tuple[Rank, Join]:
     """The rank of a pair is the place of its piece's score, the highest first; equal scores have equal ranks."""
     values = np.asarray(scores, np.float64) if len(scores) else np.zeros(len(tokens))
     places = np.unique(-values, return_inverse=True)[1].tolist()
@@ -146,8 +127,10 @@ def _by_score(tokens: Sequence[bytes], vocabulary: Mapping[bytes, int], scores: 
             found = known[key] = _NEVER if result is None else places[result]
         return found
 
-    def join(left: int, right: int) -> int:
-        return vocabulary[tokens[left] + tokens[right]]
+    def join(found: int, left: int, right: int) -> int:
+        made = vocabulary.get(tokens[left] + tokens[right])
+        assert made is not None, "a pair with a rank"
+        return made
 
     return rank, join
 
@@ -157,7 +140,7 @@ def _merged(ids: list[int], rank: Rank, join: Join) -> list[int]:
     ranks = [rank(left, right) for left, right in pairwise(ids)]
     while ranks and (lowest := min(ranks)) != _NEVER:
         at = ranks.index(lowest)
-        ids[at : at + 2] = [join(ids[at], ids[at + 1])]
+        ids[at : at + 2] = [join(lowest, ids[at], ids[at + 1])]
         del ranks[at]
         if at:
             ranks[at - 1] = rank(ids[at - 1], ids[at])
@@ -178,11 +161,11 @@ def _merged_by_heap(ids: list[int], rank: Rank, join: Join) -> list[int]:
     ]
     heapify(heap)
     while heap:
-        _, at, left, right = heappop(heap)
+        found, at, left, right = heappop(heap)
         other = after[at]
         if ids[at] != left or other == end or ids[other] != right:
             continue
-        ids[at], ids[other] = join(left, right), -1
+        ids[at], ids[other] = join(found, left, right), -1
         after[at] = following = after[other]
         if following != end:
             before[following] = at

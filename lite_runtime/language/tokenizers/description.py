@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from lite_runtime.bundle.refusal import list_of, mapping_of, object_of, refuse, show, string_of
 from lite_runtime.bundle.strict import deflated, inflated, parsed
 from lite_runtime.frozen import NamedTuple
+from lite_runtime.language.tokenizers.vocabulary import Tokens
 
 __all__ = [
     "ABSENT",
@@ -29,6 +30,7 @@ __all__ = [
     "CONTROL",
     "NORMAL",
     "SECTION",
+    "UNDERLINE",
     "UNKNOWN",
     "UNUSED",
     "USER",
@@ -36,6 +38,7 @@ __all__ = [
     "Description",
     "byte_tokens",
     "pack",
+    "unknown_of",
     "unpack",
     "vocabulary_of",
 ]
@@ -45,6 +48,8 @@ SECTION = "tokenizer"
 ABSENT, NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(7)
 """Kinds of tokens, with GGUF's numbers. Only NORMAL ones are found in text by the model; CONTROL and USER ones are
 added tokens; BYTE ones are `<0x00>` to `<0xFF>`; an ABSENT one is a number without a token."""
+UNDERLINE = "\u2581"
+"""SentencePiece's sign for a space."""
 MAX_TOKENS, MAX_TOKEN = 1 << 21, 1024
 """The most tokens, and the most bytes of one."""
 _MAGIC = b"MSTOK\x00\x00\x01"
@@ -79,7 +84,7 @@ class Description(NamedTuple):
     item of `pair`. ids: bos, eos, unk, pad and others by name.
     """
 
-    tokens: tuple[bytes, ...]
+    tokens: Sequence[bytes]
     kinds: bytes
     model: Mapping[str, Any]
     scores: Any = np.zeros(0)
@@ -105,6 +110,13 @@ def byte_tokens(description: Description) -> list[int] | None:
     found = {t: i for i, t in enumerate(description.tokens) if description.kinds[i] == BYTE}
     names = [b"<0x%02X>" % byte for byte in range(256)]
     return [found[name] for name in names] if all(name in found for name in names) else None
+
+
+def unknown_of(number: int, description: Description) -> int | None:
+    """The setting `unk` of a model: the id that stands for what has no token; -1 is none."""
+    if not -1 <= number < len(description.tokens):
+        refuse(f"{SECTION}, model, unk", f"an id below {len(description.tokens)}, or -1", str(number))
+    return number if number >= 0 else None
 
 
 def pack(description: Description) -> bytes:
@@ -175,12 +187,11 @@ def unpack(data: bytes | memoryview) -> Description:
     return made
 
 
-def _cut(text: bytes, lengths: Any) -> tuple[bytes, ...]:
-    ends = np.cumsum(lengths, dtype=np.int64)
-    if (int(ends[-1]) if len(ends) else 0) != len(text):
-        refuse(f"{SECTION}, tokens", f"{len(text)} bytes", str(int(ends[-1]) if len(ends) else 0))
-    starts = ends - lengths
-    return tuple(text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True))
+def _cut(text: bytes, lengths: Any) -> Tokens:
+    total = int(lengths.sum(dtype=np.int64))
+    if total != len(text):
+        refuse(f"{SECTION}, tokens", f"{len(text)} bytes", str(total))
+    return Tokens(text, lengths)
 
 
 def _rows(head: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -15,7 +16,9 @@ from lite_runtime.language.tokenizers.decoders import Detokenizer, decoder_of
 from lite_runtime.language.tokenizers.description import (
     ABSENT,
     BYTE,
+    NORMAL,
     SECTION,
+    UNDERLINE,
     AddedToken,
     Description,
     check,
@@ -24,7 +27,6 @@ from lite_runtime.language.tokenizers.description import (
 from lite_runtime.language.tokenizers.normalizers import normalizer
 from lite_runtime.language.tokenizers.pretokenizers import pre_tokenizer
 from lite_runtime.language.tokenizers.unigram import Unigram
-from lite_runtime.language.tokenizers.vocabulary import cut_of
 from lite_runtime.language.tokenizers.wordpiece import WordPiece
 
 __all__ = ["Tokenizer"]
@@ -41,6 +43,19 @@ class Model(Protocol):
 
 
 MODELS: Mapping[str, Callable[[Description], Model]] = {"BPE": Bpe, "Unigram": Unigram, "WordPiece": WordPiece}
+
+
+def cut_of(description: Description) -> re.Pattern[str] | None:
+    """Where a text may be cut because no token reaches across: before a sign for a space that follows another
+    character. None if some token does.
+
+    Parts repeat, so that their ids can be remembered; a whole text does not.
+    """
+    normal = [token for token, kind in zip(description.tokens, description.kinds, strict=True) if kind == NORMAL]
+    text = b"\0".join(normal).decode("utf-8")
+    if UNDERLINE.encode() not in normal or re.search(f"[^\0{UNDERLINE}]{UNDERLINE}", text):
+        return None
+    return re.compile(f"(?<=[^{UNDERLINE}])(?={UNDERLINE})")
 
 
 class Tokenizer:

@@ -10,8 +10,14 @@ from collections.abc import Mapping
 
 from lite_runtime.bundle.refusal import refuse
 from lite_runtime.language.tokenizers.components import Field, settings
-from lite_runtime.language.tokenizers.description import ABSENT, SECTION, Description, byte_tokens, vocabulary_of
-from lite_runtime.language.tokenizers.vocabulary import unknown_of
+from lite_runtime.language.tokenizers.description import (
+    ABSENT,
+    SECTION,
+    Description,
+    byte_tokens,
+    unknown_of,
+    vocabulary_of,
+)
 
 __all__ = ["Unigram"]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lite_runtime.language.tokenizers.components import Field, settings
-from lite_runtime.language.tokenizers.description import SECTION, Description, vocabulary_of
-from lite_runtime.language.tokenizers.vocabulary import unknown_of
+from lite_runtime.language.tokenizers.description import SECTION, Description, unknown_of, vocabulary_of
 
 __all__ = ["WordPiece"]
 
