@@ -24,7 +24,7 @@ from lite_runtime.kernels._dot import BYTES, FLOATS, INTS, at, load_floats, load
 from lite_runtime.kernels._halves import emit_halves, from_half
 from lite_runtime.kernels._map import rolled
 from lite_runtime.kernels._math import activate
-from lite_runtime.kernels._memory import FIRST, emit_prefetch
+from lite_runtime.kernels._memory import FIRST, SECOND, emit_prefetch
 from lite_runtime.kernels._results import emit_results
 from lite_runtime.kernels._vmath import across_max, across_sum, vlane0
 from lite_runtime.kernels.gemm import BLOCK, TILES, _sweep_1, _sweep_2, _sweep_4
@@ -75,9 +75,12 @@ PANELS = 2 if LANES == 16 else 1
 """Panels of a tile."""
 MANY = 6 if LANES == 16 else 3 if SHAPE.vectors == 32 else 2
 """Rows of the largest tile: its integer sums and its float sums are in registers."""
-SOME = (MANY + 1) // 2
+SOME = 4 if MANY == 6 else (MANY + 1) // 2
+"""Rows of the smaller tile: up to so many take as long as one, where reading the weights limits the speed."""
 AHEAD = 4096
 """Prefetch distance in bytes, of a single row."""
+NEAR = {4: FIRST, 8: SECOND}
+"""The cache that following panels are prefetched into, by bits: two of 18 KB and their rows do not fit the first."""
 _LINE = 64
 """Bytes of a cache line."""
 CHUNK = 128
@@ -133,16 +136,17 @@ def _tile(bits: int, rows: int, unit: int):
     @intrinsic
     def tile(
         typing, a, a_scales, a_sums, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual,
-        live, columns,
+        live, columns, ahead,
     ):  # fmt: skip
         """Addresses of the first row and of the first panel; pitch: bytes between rows of a; stride: between those of
-        out and residual. `live` rows and `columns` columns are stored; other rows repeat the last live one."""
-        sig = types.void(*[types.int64] * 10, types.float32, *[types.int64] * 6)
+        out and residual. `live` rows and `columns` columns are stored; other rows repeat the last live one.
+        ahead: where the cache lines are that a tile of several rows prefetches, one for each vector of words."""
+        sig = types.void(*[types.int64] * 10, types.float32, *[types.int64] * 7)
 
         def lower(context, builder, sig, args):
             (
                 a, a_scales, a_sums, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual,
-                live, columns,
+                live, columns, ahead,
             ) = args  # fmt: skip
             fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", *[FLOATS] * 4)
             nothing = ir.Constant(FLOATS, [0.0] * LANES)
@@ -175,6 +179,9 @@ def _tile(bits: int, rows: int, unit: int):
                 if rows == 1:
                     for p in range(PANELS):
                         emit_prefetch(builder, builder.add(builder.add(here, panels[p]), _I64(AHEAD)), FIRST)
+                else:
+                    line = _plus(builder, builder.mul(number, _I64(loads)), load, 1)
+                    emit_prefetch(builder, _plus(builder, ahead, line, _LINE), NEAR[bits])
                 lines = [builder.add(builder.add(here, panels[p]), _I64(4 * LANES * j)) for p, j in everywhere]
                 weights = [_words(builder, bits, line) for line in lines]
                 for half in range(together):
@@ -233,51 +240,47 @@ def _tile(bits: int, rows: int, unit: int):
     return tile
 
 
-@intrinsic
-def _prefetch(typing, where):
-    """Prefetch the cache line at an address, mapped or not."""
-
-    def lower(context, builder, sig, args):
-        emit_prefetch(builder, args[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), lower
-
-
 @device
-def _prefetch_share(where, lines, number, share):
-    """Prefetch share `number` of so many cache lines at an address; a share has `share` of them."""
-    line, end = number * share, min(lines, (number + 1) * share)
-    while line < end:
-        _prefetch(where + _LINE * line)
-        line += 1
+def _ahead(following, tile, depth, bits, here):
+    """What tile number `tile` prefetches of the panels at `following`, which lie as those at `here` do; of the latter,
+    which are in the cache, if others did all or there is nothing to come (0)."""
+    reach = _LINE * depth * bits // 32 * tile
+    return following + reach if following != 0 and reach < PANELS * PANEL * depth * bits // 8 else here
 
 
 def sweeper(bits: int, unit: int = UNIT):
-    """sweep(...): all rows with PANELS panels of weights; activations in blocks of `unit`. ahead: the address of those
-    that come next, 0 for none; each tile prefetches its share of them."""
+    """sweep(...): all rows with PANELS panels of weights; activations in blocks of `unit`. following: the address of
+    the panels that come next, 0 for none; the first tiles prefetch them, from tile number `tile` on."""
     one, some, many = (_tile(bits, rows, unit) for rows in (1, SOME, MANY))
 
     @device
     def sweep(
         a, a_scales, a_sums, rows, pitch, depth, w, scales, offsets, block, wide, zero, out, stride, bias, residual,
-        live, ahead,
+        live, following, tile,
     ):  # fmt: skip
         units, m = pitch // unit, 0
-        lines = PANELS * PANEL * depth * bits // 8 // _LINE if ahead != 0 else 0
-        share = lines * MANY // rows + 1
         while m < rows:
-            _prefetch_share(ahead, lines, m // MANY, share)
+            ahead = _ahead(following, tile, depth, bits, w)
+            tile += 1
             x, xs, xt = a + m * pitch, a_scales + 4 * m * units, a_sums + 4 * m * units
             y, more, here = out + m * stride, residual + m * stride if residual != 0 else 0, rows - m
-            if here > SOME:
-                many(x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live)
+            if here > SOME and here != 2 * SOME:
+                many(
+                    x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live,
+                    ahead,
+                )  # fmt: skip
                 m += MANY
             elif here > 1:
-                some(x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live)
+                some(
+                    x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live,
+                    ahead,
+                )  # fmt: skip
                 m += SOME
             else:
-                one(x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live)
+                one(
+                    x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live,
+                    ahead,
+                )  # fmt: skip
                 m += 1
 
     return sweep
@@ -306,7 +309,7 @@ def _driver(bits: int, unit: int = UNIT):
             more = residual + 4 * column if residual != 0 else 0
             sweep(
                 a, a_scales, a_sums, rows, depth, depth, panel, factors, terms, block, wide, zero, c + 4 * column,
-                stride, shift, more, live, panel + width * depth * bits // 8 if rows > MANY else 0,
+                stride, shift, more, live, panel + width * depth * bits // 8, 0,
             )  # fmt: skip
 
     return drive
@@ -423,13 +426,9 @@ def _gate_driver(bits: int):
         code, width, blocks = num(step, GATED.activation), PANELS * PANEL, columns // UNIT
         each, units, panel = 4 if wide != 0 else 2, depth // UNIT, UNIT * depth * bits // 8
         gates, ups = address(stack_floats(_GATES)), address(stack_floats(_GATES))
-        lines = panel // _LINE if rows > MANY else 0
-        share = lines * MANY // rows + 1
         for group in range(blocks * worker // workers, blocks * (worker + 1) // workers):
             for m in range(0, rows, MANY):
                 here = min(MANY, rows - m)
-                _prefetch_share(w + (group + 1) * panel, lines, m // MANY, share)
-                _prefetch_share(v + (group + 1) * panel, lines, m // MANY, share)
                 x, xs, xt = a + m * depth, a_scales + 4 * m * units, a_sums + 4 * m * units
                 for part in range(0, UNIT, width):
                     column = group * UNIT + part
@@ -437,11 +436,11 @@ def _gate_driver(bits: int):
                     terms, more = offsets + place if offsets != 0 else 0, v_offsets + place if v_offsets != 0 else 0
                     sweep(
                         x, xs, xt, here, depth, depth, w + at, scales + place, terms, block, wide, zero,
-                        gates + 4 * part, 4 * UNIT, 0, 0, width, 0,
+                        gates + 4 * part, 4 * UNIT, 0, 0, width, w + at + panel, m // MANY,
                     )  # fmt: skip
                     sweep(
                         x, xs, xt, here, depth, depth, v + at, v_scales + place, more, block, wide, zero,
-                        ups + 4 * part, 4 * UNIT, 0, 0, width, 0,
+                        ups + 4 * part, 4 * UNIT, 0, 0, width, v + at + panel, m // MANY,
                     )  # fmt: skip
                 activate(code, _ZERO, _ZERO, f32p(gates), here * UNIT)
                 for i in range(here):

@@ -190,7 +190,7 @@ def _byte_driver(bits: int):
                 offset = begin // UNIT * 4
                 sweep(
                     a + begin, a_scales + offset, a_sums + offset, rows, columns, count, panels, tables, 0, UNIT, 1,
-                    np.float32(128), out, stride, 0, more, live, 0,
+                    np.float32(128), out, stride, 0, more, live, 0, 0,
                 )  # fmt: skip
 
     return drive
