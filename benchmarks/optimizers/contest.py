@@ -20,9 +20,11 @@ import jax
 import numpy as np
 import optax
 
+from benchmarks.optimizers.soap import scale_by_soap
 from benchmarks.optimizers.tasks import Task
+from cloud.train.optim.budget import work_of
 from cloud.train.optim.thor import thor
-from cloud.train.stepping.optimizers import cosine_schedule, momentum_sgd
+from cloud.train.stepping.optimizers import cosine_schedule, decay_mask, momentum_sgd
 
 __all__ = ["OPTIMIZERS", "Curve", "Settings", "curve", "search", "shortest", "steps_to"]
 
@@ -34,34 +36,54 @@ SHARES = 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Rates between `low` and `high`; `make(rate schedule, settings)`; `runner`: whether it is a first-order one."""
+    """Rates between `low` and `high`; `make(rate schedule, settings, FLOPs of the passes of a step)`."""
 
     low: float
     high: float
-    make: Callable[[Any, Settings], optax.GradientTransformation]
+    make: Callable[[Any, Settings, float], optax.GradientTransformation]
     first_order: bool = True
+
+
+def _soap(rate: Any, s: Settings, work: float) -> optax.GradientTransformation:
+    return optax.chain(
+        scale_by_soap(b1=s["b1"], b2=s["b2"]), optax.add_decayed_weights(s["decay"], mask=decay_mask),
+        optax.scale_by_learning_rate(rate),
+    )  # fmt: skip
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
     "momentum": Optimizer(
-        1e-2, 3.0, lambda rate, s: momentum_sgd(rate, momentum=s["b1"], weight_decay=s["decay"] / 100)
+        1e-2, 3.0, lambda rate, s, _: momentum_sgd(rate, momentum=s["b1"], weight_decay=s["decay"] / 100)
     ),
     "adamw": Optimizer(
-        1e-3, 1e-1, lambda rate, s: optax.adamw(rate, b1=s["b1"], b2=s["b2"], weight_decay=s["decay"])
+        1e-3, 1e-1, lambda rate, s, _: optax.adamw(rate, b1=s["b1"], b2=s["b2"], weight_decay=s["decay"])
     ),
     "thor": Optimizer(
-        1e-3, 1e-1, lambda rate, s: thor(rate, b1=s["b1"], b2=s["b2"], weight_decay=s["decay"]), first_order=False
+        1e-3, 1e-1, lambda rate, s, work: thor(rate, b1=s["b1"], b2=s["b2"], weight_decay=s["decay"], work=work),
+        first_order=False,
+    ),
+    "soap": Optimizer(1e-3, 1e-1, _soap, first_order=False),
+    "muon": Optimizer(
+        1e-3, 1e-1,
+        lambda rate, s, _: optax.contrib.muon(
+            rate, beta=s["b1"], adam_b1=s["b1"], adam_b2=s["b2"], weight_decay=s["decay"],
+            weight_decay_mask=decay_mask, consistent_rms=0.2,
+        ),
+        first_order=False,
     ),
 }  # fmt: skip
+"""Muon with `consistent_rms=0.2` takes steps as large as Adam's, so that the same rates are searched."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Validation losses after every `every` steps, and the median seconds per step."""
+    """Validation losses after every `every` steps; the median processor seconds of a step, and the most that one took
+    (without the first three, which compile)."""
 
     every: int
     losses: tuple[float, ...]
     seconds: float
+    peak: float
 
     @property
     def end(self) -> float:
@@ -85,7 +107,9 @@ def curve(task: Task, name: str, settings: Settings, steps: int, seed: int, ever
     """Train once. The seed determines batches and initial weights, which are the same for every optimiser."""
     schedule = cosine_schedule(settings["rate"], steps, warmup=max(int(settings["warmup"] * steps), 1),
                                end=0.02 * settings["rate"])  # fmt: skip
-    optimizer = OPTIMIZERS[name].make(schedule, settings)
+    params, state = jax.tree.map(jax.numpy.copy, task.fresh(seed))
+    random = np.random.default_rng((seed, 1))
+    optimizer = OPTIMIZERS[name].make(schedule, settings, _work(task))
     measure = _measure(task)
 
     def step(params: Any, state: Any, slots: Any, batch: Any) -> Any:
@@ -94,24 +118,32 @@ def curve(task: Task, name: str, settings: Settings, steps: int, seed: int, ever
         return optax.apply_updates(params, updates), state, slots
 
     run = jax.jit(step, donate_argnums=(0, 1, 2))
-    params, state = jax.tree.map(jax.numpy.copy, task.fresh(seed))
-    slots, random = optimizer.init(params), np.random.default_rng((seed, 1))
+    slots = optimizer.init(params)
     losses, times = [], []
     for number in range(1, steps + 1):
-        begun = time.perf_counter()
-        params, state, slots = run(params, state, slots, task.batch(random))
+        batch = task.batch(random)
+        begun = time.process_time()
+        params, state, slots = run(params, state, slots, batch)
         jax.tree.map(lambda leaf: leaf.block_until_ready(), params)
-        times.append(time.perf_counter() - begun)
+        times.append(time.process_time() - begun)
         if number % every == 0:
             losses.append(float(measure(params, state)))
             if not np.isfinite(losses[-1]):
                 break
-    return Curve(every, tuple(losses), float(np.median(times[1:])))
+    return Curve(every, tuple(losses), float(np.median(times[1:])), float(max(times[3:], default=0.0)))
 
 
 @lru_cache(maxsize=2)
 def _measure(task: Task) -> Callable[..., Any]:
     return jax.jit(task.measure)
+
+
+@lru_cache(maxsize=2)
+def _work(task: Task) -> float:
+    """FLOPs of the forward and backward pass of a batch."""
+    params, state = task.fresh(0)
+    gradient = jax.grad(task.loss, has_aux=True)
+    return work_of(gradient, params, state, task.batch(np.random.default_rng(0)))
 
 
 def search(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +28,7 @@ from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.keeping.keeper import Keeper
 from cloud.train.keeping.rewind import Goal, Place, Rewind
 from cloud.train.ledger import Ledger, NotFinite, Packed
+from cloud.train.optim.advice import advice
 from cloud.train.placing.placement import Placement
 from cloud.train.placing.where import Parallel, prepare_of
 from cloud.train.reports import EpochReport, Evaluation, means_of, summed
@@ -311,6 +313,9 @@ class Trainer:
         processes = jax.process_count()
         rows = jax.tree.map(lambda a: shaped((len(a) * processes, *np.shape(a)[1:]), a.dtype), batch)
         shapes = jax.eval_shape(lambda: self._state)
+        said = advice(self._recipe, shapes, rows)
+        if said is not None:
+            warnings.warn(said, RuntimeWarning, stacklevel=5)  # where `fit` is called
         self._placement = self._prepare(self._recipe, shapes, rows)
         self._state = self._placement.place(self._state)
         if self._placement.facts:

@@ -9,21 +9,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 import onnx_ir as ir
 import optax
 
 from cloud.errors import TrainError
+from cloud.train.inputs.feed import feed_of
 from cloud.train.jobs.config import Config, Train
 from cloud.train.jobs.named import named_function
 from cloud.train.jobs.sections import need
 from cloud.train.jobs.sources import Examples, examples_of, model_of
 from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.optim import thor
+from cloud.train.optim.advice import work_of_gradient
 from cloud.train.placing.placement import Prepare
 from cloud.train.reports import EpochReport
 from cloud.train.stepping.losses import LOSSES, PerExample, smoothed_cross_entropy
 from cloud.train.stepping.optimizers import cosine_schedule, decay_mask, momentum_sgd
+from cloud.train.stepping.step import Objective
+from cloud.train.tasks import as_task
 from cloud.train.trainer import Trainer
 from federated.tables import closest
 from lite_runtime._files import write_atomically
@@ -77,17 +82,20 @@ def _decayed(optimizer: optax.GradientTransformation, decay: float) -> optax.Gra
     return optax.chain(optax.add_decayed_weights(decay, mask=decay_mask), optimizer) if decay else optimizer
 
 
-OPTIMIZERS: Mapping[str, Callable[[Rate, Train], optax.GradientTransformation]] = MappingProxyType(
+Work: TypeAlias = Callable[[], float]
+"""FLOPs of the passes of a step, counted when it is called."""
+
+OPTIMIZERS: Mapping[str, Callable[[Rate, Train, Work | None], optax.GradientTransformation]] = MappingProxyType(
     {
-        "adam": lambda rate, said: _decayed(optax.adam(rate), said.weight_decay),
-        "adamw": lambda rate, said: optax.adamw(rate, weight_decay=said.weight_decay, mask=decay_mask),
-        "sgd": lambda rate, said: _decayed(optax.sgd(rate), said.weight_decay),
-        "momentum": lambda rate, said: momentum_sgd(rate, momentum=said.momentum, weight_decay=said.weight_decay),
-        "lion": lambda rate, said: optax.lion(rate, weight_decay=said.weight_decay, mask=decay_mask),
-        "muon": lambda rate, said: optax.contrib.muon(
+        "adam": lambda rate, said, _: _decayed(optax.adam(rate), said.weight_decay),
+        "adamw": lambda rate, said, _: optax.adamw(rate, weight_decay=said.weight_decay, mask=decay_mask),
+        "sgd": lambda rate, said, _: _decayed(optax.sgd(rate), said.weight_decay),
+        "momentum": lambda rate, said, _: momentum_sgd(rate, momentum=said.momentum, weight_decay=said.weight_decay),
+        "lion": lambda rate, said, _: optax.lion(rate, weight_decay=said.weight_decay, mask=decay_mask),
+        "muon": lambda rate, said, _: optax.contrib.muon(
             rate, weight_decay=said.weight_decay, weight_decay_mask=decay_mask
         ),
-        "thor": lambda rate, said: thor(rate, weight_decay=said.weight_decay),
+        "thor": lambda rate, said, work: thor(rate, weight_decay=said.weight_decay, work=work and work()),
     }
 )
 
@@ -110,10 +118,10 @@ def rate_of(said: Train, steps: int) -> Rate:
     return joined if warmup else rest
 
 
-def optimizer_of(said: Train, steps: int) -> tuple[optax.GradientTransformation, Rate]:
-    """The optimiser and learning rate of [train], for a run of `steps`."""
+def optimizer_of(said: Train, steps: int, work: Work | None = None) -> tuple[optax.GradientTransformation, Rate]:
+    """The optimiser and learning rate of [train], for a run of `steps`; `work`: for those that are bounded by it."""
     rate = rate_of(said, steps)
-    return OPTIMIZERS[said.optimizer](rate, said), rate
+    return OPTIMIZERS[said.optimizer](rate, said, work), rate
 
 
 def job_of(config: Config) -> Job:
@@ -126,7 +134,7 @@ def job_of(config: Config) -> Job:
     if said.loss == "softmax_cross_entropy":
         _check_classes(model, examples)
     steps = _steps(examples.count, said)
-    optimizer, rate = optimizer_of(said, _total(said.epochs, said.steps, steps))
+    optimizer, rate = optimizer_of(said, _total(said.epochs, said.steps, steps), lambda: _work(config, model, examples))
     augment = named_function(said.augment, config.folder, "train.augment") if said.augment else None
     trainer = Trainer(
         model, loss=_loss(config), optimizer=optimizer, seed=said.seed, metrics=said.metrics, augment=augment,
@@ -139,6 +147,18 @@ def job_of(config: Config) -> Job:
         trainer, examples, said.epochs, said.batch, steps, lambda at: float(rate(at)), config.source, digest,
         said.steps,
     )  # fmt: skip
+
+
+def _work(config: Config, model: Any, examples: Examples) -> float:
+    """FLOPs of the forward and backward pass of a whole batch: the same wherever and on however many devices the run is
+    resumed."""
+    said = config.train
+    task = as_task(model, trainable=config.model.trainable or None, frozen=said.freeze)
+    loss = _loss(config)
+    objective = Objective(task, LOSSES[loss] if isinstance(loss, str) else loss, precision=said.precision)
+    feed = feed_of(examples.train, task.inputs, size=said.batch, last="pad", seed=0)
+    batch = jax.eval_shape(lambda: dict(next(feed.epoch(0))))
+    return work_of_gradient(objective, said.freeze, *jax.eval_shape(task.init), batch)
 
 
 def _check_targets(config: Config) -> None:

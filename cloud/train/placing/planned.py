@@ -25,6 +25,7 @@ from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.staged.staging import Staging, choose_stages
 from cloud.parallel.topology import Topology
 from cloud.train.ledger import Packed
+from cloud.train.optim.thor import states_of
 from cloud.train.placing.placement import Placement, packing
 from cloud.train.stepping.step import Batch, Recipe, Sums, TrainState
 
@@ -210,11 +211,13 @@ class Staged:
 
     @staticmethod
     def can(recipe: Recipe) -> bool:
-        """Whether pipeline parallelism supports everything that the recipe asks for."""
+        """Whether pipeline parallelism supports everything that the recipe asks for; not `thor`, whose state is not named
+        after parameters, and which decides for all of them together."""
         options = recipe.options
         return (
             options.accumulate == 1 and not (options.recompute or options.gradient_norm)
             and recipe.objective.precision != "float16" and jax.process_count() == 1
+            and not states_of(jax.eval_shape(recipe.optimizer.init, jax.eval_shape(recipe.objective.task.init)[0]))
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ RULES: dict[str, Callable[[Any], Nest]] = {
     "random_bits": elementwise.bits,
     "dot_general": contraction.dot,
     "conv_general_dilated": contraction.convolution,
-    **dict.fromkeys(("cholesky", "eigh", "triangular_solve"), contraction.batched),
+    **dict.fromkeys(("cholesky", "eigh", "geqrf", "householder_product", "triangular_solve"), contraction.batched),
     **dict.fromkeys(reduction.REDUCES, reduction.reduce),
     "reduce": reduction.reduce_by_function,
     **dict.fromkeys(("argmax", "argmin"), reduction.argument),
@@ -50,7 +50,7 @@ RULES: dict[str, Callable[[Any], Nest]] = {
     "loop_stack": control.stacked,
     **dict.fromkeys(
         "random_wrap random_unwrap random_seed random_fold_in random_split random_clone random_gamma threefry2x32"
-        " rng_uniform rng_bit_generator lu qr svd eig custom_linear_solve fft householder_product reduce_xor empty"
+        " rng_uniform rng_bit_generator lu qr svd eig custom_linear_solve fft reduce_xor empty"
         " tridiagonal_solve approx_top_k select_and_scatter ragged_dot_general platform_index debug_callback"
         " loop_test".split(),
         whole,
