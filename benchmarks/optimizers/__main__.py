@@ -65,8 +65,9 @@ def main() -> None:
         spent = "—" if fewest is None else f"{fewest * seconds:.1f}"
         spread = float(np.std([c.end for c in found]))
         s = best[name]
+        peak = 1e3 * float(np.median([c.peak for c in found]))
         print(f"| {name} | {s['rate']:.2g} | {s['decay']:.2g} | {s['b1']:.2f} | {ends[name]:.4f} ± {spread:.4f} | "
-              f"{reached} | {1e3 * seconds:.1f} | {1e3 * np.median([c.peak for c in found]):.1f} | {spent} |")  # fmt: skip
+              f"{reached} | {1e3 * seconds:.1f} | {peak:.1f} | {spent} |")  # fmt: skip
     if asked.json:
         facts = {"target": target, "best": best, "tried": tried,
                  "curves": {name: [asdict(c) for c in found] for name, found in curves.items()}}  # fmt: skip

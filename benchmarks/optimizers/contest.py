@@ -77,7 +77,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """Validation losses after every `every` steps; the median processor seconds of a step, and the most that one took
+    """Validation losses after every `every` steps; processor seconds of a step on average, and the most that one took
     (without the first three, which compile)."""
 
     every: int
@@ -130,7 +130,7 @@ def curve(task: Task, name: str, settings: Settings, steps: int, seed: int, ever
             losses.append(float(measure(params, state)))
             if not np.isfinite(losses[-1]):
                 break
-    return Curve(every, tuple(losses), float(np.median(times[1:])), float(max(times[3:], default=0.0)))
+    return Curve(every, tuple(losses), float(np.mean(times[3:])), float(max(times[3:], default=0.0)))
 
 
 @lru_cache(maxsize=2)
