@@ -167,6 +167,7 @@ def _norm(x: Any, scale: Any) -> Any:
 
 
 TASKS: dict[str, Callable[[Path], Task]] = {
+    "tiny": lambda data: characters(data, width=16, heads=2, layers=1, length=16, batch=4),
     "images": images,
     "characters": characters,
     "movements": movements,

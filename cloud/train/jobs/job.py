@@ -158,7 +158,8 @@ def _work(config: Config, model: Any, examples: Examples) -> float:
     objective = Objective(task, LOSSES[loss] if isinstance(loss, str) else loss, precision=said.precision)
     feed = feed_of(examples.train, task.inputs, size=said.batch, last="pad", seed=0)
     batch = jax.eval_shape(lambda: dict(next(feed.epoch(0))))
-    return work_of_gradient(objective, said.freeze, *jax.eval_shape(task.init), batch)
+    params, state = jax.eval_shape(task.init)
+    return work_of_gradient(objective, said.freeze, params, state, batch)
 
 
 def _check_targets(config: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloud.train.optim.budget import work_of
 from cloud.train.optim.thor import scale_by_thor, thor
 
-__all__ = ["scale_by_thor", "thor"]
+__all__ = ["scale_by_thor", "thor", "work_of"]

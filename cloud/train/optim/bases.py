@@ -77,7 +77,8 @@ def renewed(axis: int, side: Side, moments: tuple[Any, Any], turn: Turn) -> tupl
     def renew(basis: Any, momentum: Any, second: Any) -> tuple[Any, Any, Any]:
         kept = (basis, 0), (momentum, axis), (second, axis)
         factor = _piece(side.factor, 0, pieces, turns, at)
-        new = _renewed(axis, factor, *(_piece(x, a, pieces, turns, at) for x, a in kept), turn.early)
+        old, *moments = (_piece(x, a, pieces, turns, at) for x, a in kept)
+        new = _renewed(axis, factor, old, moments[0], moments[1], turn.early)
         done = [_piece(x, a, pieces, turns, at, put) for (x, a), put in zip(kept, new, strict=True)]
         return done[0], done[1], done[2]
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.optimizers.soap import scale_by_soap
 from cloud.train.optim.blocks import Blocks
 from cloud.train.optim.thor import ThorLayer, scale_by_thor, thor
 
@@ -64,8 +65,13 @@ def least(make: Callable[[Any], optax.GradientTransformation], steps: int, shape
     return float(jnp.nanmin(jax.jit(jax.vmap(end))(jnp.array([0.01, 0.03, 0.1, 0.3]))))
 
 
-def test_kronecker_curvature_is_what_it_is_good_at() -> None:
-    assert least(thor, 150) < 0.5 * least(lambda rate: optax.adam(rate, 0.9, 0.95), 150)
+def soap(rate: Any) -> optax.GradientTransformation:
+    return optax.chain(scale_by_soap(), optax.scale_by_learning_rate(rate))
+
+
+@pytest.mark.parametrize("make", [thor, soap])
+def test_kronecker_curvature_is_what_it_is_good_at(make: Callable[[Any], optax.GradientTransformation]) -> None:
+    assert least(make, 150) < 0.5 * least(lambda rate: optax.adam(rate, 0.9, 0.95), 150)
 
 
 def test_factors_become_diagonal_in_their_bases() -> None:
