@@ -211,8 +211,8 @@ class Staged:
 
     @staticmethod
     def can(recipe: Recipe) -> bool:
-        """Whether pipeline parallelism supports everything that the recipe asks for; not `thor`, whose state is not named
-        after parameters, and which decides for all of them together."""
+        """Whether pipeline parallelism supports everything that the recipe asks for. Not `thor`, whose state is
+        not named after parameters, and which decides for all of them together."""
         options = recipe.options
         return (
             options.accumulate == 1 and not (options.recompute or options.gradient_norm)
