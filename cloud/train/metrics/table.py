@@ -28,6 +28,7 @@ SET_METRICS = (
 
 _FAMILIES: tuple[Callable[[str, bool], SetMetric | None], ...] = (scored, ranked, measured, detected)
 
+
 def metric_of(name: str, loss: PerExample) -> Metric:
     """The metric of that name: of `METRICS`, top_K_accuracy for any K, or one over the whole set. `loss` says whether
     outputs are classes or separate decisions. Raises TrainError for an unknown name."""
