@@ -21,6 +21,7 @@ __all__ = [
     "is_traced",
     "knows_platform",
     "most_of_all",
+    "rows_of_all",
     "rows_over",
     "said_by_first",
     "shaped",
@@ -149,6 +150,16 @@ def most_of_all(numbers: Sequence[int]) -> list[int]:
 
     gathered: Any = multihost_utils.process_allgather(np.array(numbers, np.int32))
     return [int(number) for number in np.asarray(gathered).reshape(-1, len(numbers)).max(0)]
+
+
+def rows_of_all(tree: Any) -> Any:
+    """A tree of arrays whose leading dimension may be split over all processes, whole in each as NumPy arrays; all
+    processes must call this."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def said_by_first(number: int) -> int:

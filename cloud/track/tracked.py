@@ -19,7 +19,7 @@ from cloud.track.recorder import Recorder
 from cloud.track.runs import Artifact, Histogram
 from cloud.track.store import Store
 from cloud.train.callbacks import Callback, Fitting
-from cloud.train.reports import EpochReport
+from cloud.train.reports import EpochReport, Evaluation
 
 __all__ = ["Tracked", "spread"]
 
@@ -27,6 +27,8 @@ _BINS = 40
 """The most buckets; for few values, about the square root of their number."""
 _TENSORS = 100
 """The most parameters whose distributions are recorded each epoch: the largest ones."""
+_CELLS = 400
+"""The most cells of a table that is recorded."""
 _SAMPLE = 200_000
 """The most values of a parameter that are counted; with more, every n-th."""
 
@@ -72,22 +74,35 @@ class Tracked(Callback):
         self._trainer, self._recorder = trainer, Recorder(self.path, self.run)
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the step's values as step/NAME."""
+        """Record the step's values as step/NAME, and the learning rate of the step as rate."""
         self._step = step
+        if self._recorder is not None and self._trainer is not None:
+            values = {f"step/{name}": value for name, value in metrics.items()}
+            if self._rate is not None:
+                values["rate"] = self._rate(step - 1) * self._trainer.pace
+            self._recorder.scalars(step, values)
+
+    def evaluated(self, step: int, found: Evaluation) -> None:
+        """Record validation/NAME, also between the steps of an epoch; a table with few cells is an event."""
         if self._recorder is not None:
-            self._recorder.scalars(step, {f"step/{name}": value for name, value in metrics.items()})
+            values = {"loss": found.loss, **found.metrics}
+            self._recorder.scalars(step, {f"validation/{name}": value for name, value in values.items()})
+            for name, table in found.tables.items():
+                if table.size <= _CELLS:
+                    self.event("table", f"{name} after step {step}: {table.tolist()}")
+
+    def noted(self, step: int, text: str) -> None:
+        """Record an event."""
+        self.event("decision", f"step {step}: {text}")
 
     def epoch_done(self, report: EpochReport) -> None:
-        """Record train/NAME, validation/NAME, time/PART (seconds per step; time/epoch: total), rate, weights/NAME."""
+        """Record train/NAME, time/PART (seconds per step; time/epoch: total), weights/NAME."""
         if self._recorder is None or self._trainer is None:
             return
         values = {"epoch": float(report.epoch), "time/epoch": report.seconds}
         values |= {f"time/{part}": seconds / max(report.steps, 1) for part, seconds in report.times.items()}
-        for where, found in (("train", report.training), ("validation", report.validation)):
-            if found is not None:
-                values |= {f"{where}/loss": found.loss, **{f"{where}/{n}": v for n, v in found.metrics.items()}}
-        if self._rate is not None:
-            values["rate"] = self._rate(self._step)
+        found = report.training
+        values |= {"train/loss": found.loss, **{f"train/{n}": v for n, v in found.metrics.items()}}
         self._recorder.scalars(self._step, values)
         if jax.process_count() > 1:
             return  # only all processes together could gather sharded weights

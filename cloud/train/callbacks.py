@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloud.train.reports import EpochReport
+from cloud.train.reports import EpochReport, Evaluation
 
 if TYPE_CHECKING:
     from cloud.train.keeping.checkpoint import Checkpoints
@@ -32,6 +32,11 @@ class Fitting(Protocol):
         """Whether the last `fit` ended early because `stop` was called."""
         raise NotImplementedError
 
+    @property
+    def pace(self) -> float:
+        """The factor of the learning rate, below 1 after a plateau."""
+        raise NotImplementedError
+
     def whole_state(self) -> TrainState:
         """Parameters, optimiser and state, every array gathered."""
         raise NotImplementedError
@@ -53,6 +58,12 @@ class Callback:
         """Step number `step` (counted from 1 since the trainer was created) is done: means over its rows, "loss" and
         metrics by name, and "examples", their number (float16: "skipped" is 1 for a skipped step). Called in order but
         late, for several steps at once, because training does not wait for the device to report."""
+
+    def evaluated(self, step: int, found: Evaluation) -> None:
+        """Validation data were evaluated after step number `step`, also between the steps of an epoch."""
+
+    def noted(self, step: int, text: str) -> None:
+        """Something was decided after step number `step`: a lower rate, an early end, other frozen layers."""
 
     def epoch_done(self, report: EpochReport) -> None:
         """An epoch and its validation are done."""
@@ -87,6 +98,16 @@ class Callbacks(Callback):
         """See `Callback`."""
         for member in self.members:
             member.stepped(step, metrics)
+
+    def evaluated(self, step: int, found: Evaluation) -> None:
+        """See `Callback`."""
+        for member in self.members:
+            member.evaluated(step, found)
+
+    def noted(self, step: int, text: str) -> None:
+        """See `Callback`."""
+        for member in self.members:
+            member.noted(step, text)
 
     def epoch_done(self, report: EpochReport) -> None:
         """See `Callback`."""

@@ -13,11 +13,13 @@ __all__ = ["EpochReport", "Evaluation", "means_of", "summed"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Means over `examples`; `metrics` holds the requested ones by name."""
+    """Of `examples`: the mean loss, the requested `metrics` by name, and those of them that are arrays (a confusion
+    matrix) as `tables`."""
 
     loss: float
     metrics: Mapping[str, float]
     examples: int
+    tables: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float | None:

@@ -19,6 +19,11 @@ import optax
 from cloud._jax import shaped
 from cloud.errors import TrainError
 from cloud.train.callbacks import Callback, Callbacks
+from cloud.train.deciding.cadence import Cadence
+from cloud.train.deciding.course import Course, frost_of, keeps_best, refrozen
+from cloud.train.deciding.frost import GradualUnfreezing, ProgressiveFreezing
+from cloud.train.deciding.judge import EarlyStopping, Judge, Plateau
+from cloud.train.deciding.pace import paced
 from cloud.train.inputs.augment import Augment
 from cloud.train.inputs.batches import Arrays, Dataset, batches, rows_of_batch
 from cloud.train.inputs.checking import Checked
@@ -28,13 +33,17 @@ from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.keeping.keeper import Keeper
 from cloud.train.keeping.rewind import Goal, Place, Rewind
 from cloud.train.ledger import Ledger, NotFinite, Packed
+from cloud.train.metrics.measuring import Measuring
+from cloud.train.metrics.table import Metric
 from cloud.train.optim.advice import advice
 from cloud.train.placing.placement import Placement
 from cloud.train.placing.where import Parallel, prepare_of
-from cloud.train.reports import EpochReport, Evaluation, means_of, summed
+from cloud.train.reports import EpochReport, Evaluation
+from cloud.train.stepping.averaging import Average
 from cloud.train.stepping.finite import culprit
 from cloud.train.stepping.freeze import merge, parts, which_frozen
-from cloud.train.stepping.losses import LOSSES, METRICS, PerExample
+from cloud.train.stepping.groups import Group, grouped
+from cloud.train.stepping.heads import Loss, aims_of
 from cloud.train.stepping.step import (
     Batch,
     Objective,
@@ -53,20 +62,29 @@ if TYPE_CHECKING:
 __all__ = ["EpochReport", "Evaluation", "Trainer"]
 
 
-class Trainer:
-    """Trains `model`: an `onnx_ir.Model` (its float initialisers, or those that match the glob patterns `trainable`), a
-    Flax module, or any `cloud.train.tasks.Task`, such as a `JaxTask` around a function.
+class Trainer(Course):
+    """Trains `model`: an `onnx_ir.Model` or the path of an ONNX file (its float initialisers, or those that match the
+    glob patterns `trainable`), a JAX function with its parameters, `(function, params)` or `(function, params, state)`,
+    a Flax module, or any `cloud.train.tasks.Task`.
 
-    `loss` and the values of `metrics` are names in `LOSSES` and `METRICS`, or functions of (output, labels) that return
-    one float per example; output is the model's only output, or the dict of all. `augment(key, inputs)` changes a
-    batch's dict of inputs on the device, only in training. `optimizer` is any optax transformation, by default Adam
-    with rate 1e-3.
+    `loss` and the values of `metrics` are names in `LOSSES`, `METRICS` and `SET_METRICS`, or functions of (output,
+    labels) that return one float per example (metrics: or a `SetMetric`); output is the model's only output, or the
+    dict of all. A dict of losses, names or `Head`s by output, is added up. Metrics over the whole set are measured in
+    evaluations only. `augment(key, inputs)` changes a batch's dict of inputs on the device, only in training.
+    `optimizer` is any optax transformation, by default Adam with rate 1e-3; `groups` of parameters have rates and
+    optimisers of their own, and `layer_decay` multiplies the rate once for every layer that comes behind (`layers`:
+    patterns from the front, by default see `cloud.train.stepping.layers`).
+
+    `stopping` ends a run early and `plateau` lowers the rate, by the validation data of `fit`. `evaluate_every`: steps
+    between evaluations of them, or a share of an epoch as a float; by default they are evaluated once per epoch.
+    `freezing` changes which layers are frozen as a run goes on.
 
     `precision`: the dtype of the model's computation, "float32", "bfloat16" or "float16" (with loss scaling); weights
     stay float32. `accumulate`: microbatches per batch. `clip`: the largest global norm of gradients. `recompute`: share
     of the forward pass that is recomputed instead of stored. `freeze`: glob patterns of parameters that are not
     trained; the outputs of frozen first layers for arrays are computed once and kept, if that is faster. `average`:
-    evaluate, predict and export with a moving average of the weights that keeps this share per step. `gradient_norm`:
+    evaluate, predict and export with a moving average of the weights that keeps this share per step, or with an average
+    along the last part of the run (`Swa`). `gradient_norm`:
     report it to callbacks every step (always with clipping). `parallel`: "none", "data" (every device computes part of
     each batch), "auto" (the planner decides), a `Plan` or its file, or a function that makes a `Placement` from a
     recipe (such as `cloud.train.placing.planned.Auto` with its options). `checkpoints`: where to save, or just the
@@ -78,37 +96,47 @@ class Trainer:
     """
 
     def __init__(
-        self, model: ir.Model | Task | Any, *, loss: str | PerExample = "softmax_cross_entropy",
+        self, model: ir.Model | Task | Any, *, loss: Loss = "softmax_cross_entropy",
         optimizer: optax.GradientTransformation | None = None, seed: int = 0,
-        metrics: Sequence[str] | Mapping[str, PerExample] | None = None, augment: Augment | None = None,
+        metrics: Sequence[str] | Mapping[str, Metric] | None = None, augment: Augment | None = None,
+        groups: Sequence[Group] = (), layer_decay: float | None = None, layers: Sequence[str] = (),
+        stopping: EarlyStopping | None = None, plateau: Plateau | None = None,
+        evaluate_every: int | float | None = None,
+        freezing: GradualUnfreezing | ProgressiveFreezing | None = None,
         trainable: Sequence[str] | None = None, last: str = "pad", precision: str = "float32", accumulate: int = 1,
-        clip: float | None = None, recompute: float = 0.0, freeze: Sequence[str] = (), average: float | None = None,
+        clip: float | None = None, recompute: float = 0.0, freeze: Sequence[str] = (), average: Average | None = None,
         gradient_norm: bool = False, parallel: Parallel = "none", callbacks: Sequence[Callback] = (),
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
             raise TrainError(f'expected last to be "pad" or "drop", got {last!r}')
         self.task = as_task(model, trainable=trainable, frozen=freeze)
-        if metrics is None:
-            metrics = ("accuracy",) if loss == "softmax_cross_entropy" else ()
-        pairs = metrics if isinstance(metrics, Mapping) else {name: name for name in metrics}
-        named = {name: _named("metric", metric, METRICS) for name, metric in pairs.items()}
-        self.objective = Objective(self.task, _named("loss", loss, LOSSES), named, augment, precision)
+        aims = aims_of(loss, metrics)
+        self._frost = frost_of(freezing, self.task, freeze, parallel)
+        if self._frost is not None:
+            freeze = self._frost.patterns()
+            self.task = refrozen(self.task, freeze)
+        self.objective = Objective(self.task, aims.loss, aims.metrics, augment, precision)
         self.options = StepOptions(seed, accumulate, clip, average, tuple(freeze), recompute, gradient_norm)
-        self._check = Checked.of(self.objective.loss, self.task)
+        self._check = Checked.of(aims.of_classes, self.task)
         self._last, self._callbacks = last, Callbacks(callbacks)
-        self._optimizer = optimizer if optimizer is not None else optax.adam(1e-3)
+        self._cadence = Cadence(evaluate_every)
+        self._judge = Judge(stopping, plateau, aims.less.__contains__)
+        optimizer = optimizer if optimizer is not None else optax.adam(1e-3)
+        optimizer = grouped(optimizer, groups, self.task, layer_decay, layers)
+        self._optimizer = optimizer if plateau is None else paced(optimizer)
         self._state = initial_state(self.objective, self._optimizer, self.options)
         self._recipe = Recipe(self.objective, self._optimizer, self.options)
         self._prepare, self._may_cut = prepare_of(parallel), isinstance(parallel, str)
         self._placement: Placement | None = None
         self._rewind = Rewind()
         self._sums: Sums | Packed = {}
-        self._measure = jax.jit(self.objective.measure)
+        self._measure = Measuring(self.objective, aims.sets)
         self._forward = jax.jit(self.objective.outputs)
         self._asked = self._stopping = False
         where = Checkpoints(checkpoints) if isinstance(checkpoints, str | os.PathLike) else checkpoints
-        self._keeper = Keeper(where, seed)
+        self._keeper = Keeper(where, seed, self._judge.is_lower)
+        keeps_best(where, self._judge)
         self.epochs_done = self.steps_done = self.steps_of_epoch = 0
 
     @property
@@ -131,7 +159,8 @@ class Trainer:
         if now.average is None:
             return now.params, now.state
         kept = parts(now.params, which_frozen(now.params, self.options.freeze))[1]
-        return merge(now.average, kept), now.state
+        step, state = self._estimated
+        return merge(now.average, kept), state if step == self.steps_done else now.state
 
     @property
     def recipe(self) -> Recipe:
@@ -142,6 +171,11 @@ class Trainer:
     def pure_step(self) -> Step:
         """The step as it would run on one device, not jitted; the planner's input."""
         return self._recipe.step()
+
+    @property
+    def pace(self) -> float:
+        """The factor of the learning rate, below 1 after a plateau."""
+        return self._judge.rate
 
     def watch(self, *callbacks: Callback) -> None:
         """Add callbacks, which are called from now on."""
@@ -169,19 +203,27 @@ class Trainer:
         epochs = 1 if epochs is None and steps is None else epochs
         goal = Goal(epochs and self.epochs_done + epochs, steps and self.steps_done + steps)
         self._asked = self._stopping = False
+        if held_out is None and (self._judge.active or self._cadence.every is not None):
+            raise TrainError("expected validation data for stopping, plateau and evaluate_every: fit(validation=…)")
+        self._cadence = self._cadence.over(whole)
         self._keeper.begin(whole, self._here())
         reports: list[EpochReport] = []
         self._rewind.take(self._state, self._here())
         self._callbacks.started(self)
         try:
-            with self._from_the_cut(whole, goal) as feed:
-                while not (self._stopping or goal.reached(self._here())):
-                    reports.append(self._epoch(feed, held_out, goal))
-                    if progress is not None:
-                        progress(reports[-1])
-                    self._callbacks.epoch_done(reports[-1])
-                    self._after_epoch(reports[-1])
+            self._catch_up(held_out, whole)
+            while not self._over(goal):
+                self._freeze_anew(whole)
+                with self._from_the_cut(whole, goal) as feed:
+                    while not self._over(goal) and not self._freezes():
+                        reports.append(self._epoch(feed, held_out, whole, goal))
+                        if progress is not None:
+                            progress(reports[-1])
+                        self._callbacks.epoch_done(reports[-1])
+                        self._after_epoch(reports[-1])
+            self._note_facts()
             self._tell(self._keeper.end(self._state, self._here()))
+            self._settle_weights(whole)
         except BaseException as error:
             self._tell(self._keeper.abandon())
             self._callbacks.failed(error)
@@ -200,8 +242,11 @@ class Trainer:
         Damaged ones are skipped with a warning. Raises CheckpointError if there is none, and for one of another model,
         optimiser or seed.
         """
-        state, about, path = self._keeper.restore(self._state, best)
+        state, about, path = self._keeper.restore(self._like, best)
         self._state, (self.epochs_done, self.steps_of_epoch, self.steps_done) = state, about.place
+        if self._judge.active and "judge" in about.facts:
+            self._judge.resumed(about.facts["judge"])
+        self._forget()
         return path
 
     @property
@@ -236,10 +281,13 @@ class Trainer:
         """If frozen layers come first and arrays are read more than once: train on the outputs of these layers (see
         `cloud.train.inputs.prefix`)."""
         cut = None
-        epochs = goal.epochs_left(self._here(), whole.steps) if isinstance(whole, ArrayFeed) else 0
+        epochs = self._epochs_left(whole, goal) if isinstance(whole, ArrayFeed) else 0
         if epochs > 1 and self._may_cut and isinstance(whole, ArrayFeed):
             rows = rows_of_batch(whole.data.size, whole.size)
-            cut = cut_at_frozen(self.objective, self.options.freeze, whole.data, rows, epochs)
+            now = self.whole_state()
+            cut = cut_at_frozen(
+                self.objective, self.options.freeze, whole.data, rows, epochs, (now.params, now.state)
+            )  # fmt: skip
         if cut is None or not isinstance(whole, ArrayFeed):
             yield whole
             return
@@ -247,6 +295,7 @@ class Trainer:
         self._recipe, self._placement = replace(self._recipe, objective=cut.objective), None
         try:
             yield replace(whole, data=cut.kept(whole.data))
+            self._state = self.whole_state()  # the step is placed anew
         finally:
             self._recipe, self._placement = before
 
@@ -254,21 +303,26 @@ class Trainer:
         ways = 1 if self._placement is None else self._placement.ways
         return feed_of(data, self.task.inputs, size=batch_size, ways=ways, check=self._check)
 
-    def _epoch(self, feed: Feed, held_out: Feed | None, goal: Goal) -> EpochReport:
+    def _epoch(self, feed: Feed, held_out: Feed | None, whole: Feed, goal: Goal) -> EpochReport:
         begun, before = time.perf_counter(), self._here()
-        training, times = self._steps(feed, goal)
+        training, times = self._steps(feed, held_out, whole, goal)
         if self._here() == before._replace(epochs=before.epochs + 1):
             raise TrainError("an epoch has no batch: expected data for at least one; use smaller batches")
-        tested = None if held_out is None else self._evaluate(held_out)
+        if held_out is not None and self._newest[0] != self.steps_done:
+            regular = self._cadence.due(self._here()) or goal.reached(self._here())
+            if regular or self._stopping:
+                self._validate(held_out, whole, judged=regular)
+        tested = self._newest[1] if self._newest[0] > before.steps else None
         seconds = time.perf_counter() - begun
         times["other"] = seconds - sum(times.values())
         steps = self.steps_done - before.steps
         return EpochReport(before.epochs + 1, goal.epochs or 0, training, tested, seconds, steps, times)
 
-    def _steps(self, feed: Feed, goal: Goal) -> tuple[Evaluation, dict[str, float]]:
+    def _steps(self, feed: Feed, held_out: Feed | None, whole: Feed, goal: Goal) -> tuple[Evaluation, dict[str, float]]:
         """The rest of an epoch, up to the goal; returns means, and seconds spent on data and on steps."""
+        between = held_out if self._cadence.every is not None else None
         tell = self._callbacks.stepped if self._callbacks.members else None
-        begun, ledger = time.perf_counter(), Ledger(self.steps_done, tell)
+        begun, ledger, aside = time.perf_counter(), Ledger(self.steps_done, tell), 0.0
         coming = Coming(feed.epoch(self.epochs_done, self.steps_of_epoch))
         try:
             while self.steps_done != goal.steps and not self._stopping and (batch := coming.take()) is not None:
@@ -277,15 +331,28 @@ class Trainer:
                 if self._rewind.due:
                     ledger.settle()
                     self._rewind.take(self._state, self._here())
+                tested = None
+                if (
+                    between is not None
+                    and self._cadence.due(self._here())
+                    and not (goal.steps == self.steps_done or coming.over())
+                ):
+                    ledger.settle()
+                    paused = time.perf_counter()
+                    tested = self._validate(between, whole)
+                    aside += time.perf_counter() - paused
                 save, self._stopping = self._keeper.after_step(self.steps_done, self._asked)
-                if save:
+                if save or (tested is not None and self._keeper.after_evaluation(tested)):
                     ledger.settle()  # everything saved is known to be finite
-                    self._tell(self._keeper.save(self._state, self._here(ended=coming.over())))
+                    self._note_facts()
+                    self._tell(self._keeper.save(self._state, self._here(ended=coming.over()), tested))
+                if self._judge.ended:
+                    break
             training = ledger.close()
         except NotFinite as bad:
             raise TrainError(self._what_is_not_finite(feed, bad)) from None
         self.epochs_done, self.steps_of_epoch, _ = self._here(ended=coming.over())
-        return training, {"data": coming.waited, "step": time.perf_counter() - begun - coming.waited}
+        return training, {"data": coming.waited, "step": time.perf_counter() - begun - coming.waited - aside}
 
     def _one_step(self, batch: Batch) -> None:
         placement = self._placement or self._place(batch)
@@ -294,9 +361,11 @@ class Trainer:
         self.steps_of_epoch += 1
 
     def _after_epoch(self, report: EpochReport) -> None:
-        save, stop = self._keeper.after_epoch(self._asked, report.validation)
+        tested = report.validation if self._newest[0] == self.steps_done else None
+        save, stop = self._keeper.after_epoch(self._asked, tested)
         if save:
-            self._tell(self._keeper.save(self._state, self._here(), report.validation))
+            self._note_facts()
+            self._tell(self._keeper.save(self._state, self._here(), tested))
         self._stopping |= stop
 
     def _tell(self, saved: Sequence[Path]) -> None:
@@ -325,9 +394,9 @@ class Trainer:
         return self._placement
 
     def _evaluate(self, held_out: Feed) -> Evaluation:
-        weights, placement = self.weights(), self._placement
-        place = placement.place_batch if placement is not None else lambda batch: batch
-        return means_of(summed([self._measure(*weights, place(batch)) for batch in held_out.epoch(0)]))
+        if isinstance(held_out, ArrayFeed) and self._placement is not None:  # which may be newer than the feed
+            held_out = replace(held_out, ways=self._placement.ways)
+        return self._measure(self.weights(), held_out.epoch(0), self._placing)
 
     def _what_is_not_finite(self, feed: Feed, bad: NotFinite) -> str:
         """An error text; restores the weights before the step that produced the first non-finite value."""
@@ -360,11 +429,3 @@ class Trainer:
 
 def _own(tree: Any) -> Any:
     return dict(tree) if isinstance(tree, dict) else tree
-
-
-def _named(what: str, choice: str | PerExample, table: Mapping[str, PerExample]) -> PerExample:
-    if callable(choice):
-        return choice
-    if choice not in table:
-        raise TrainError(f"expected a {what} of {', '.join(table)}, or a function, got {choice!r}")
-    return table[choice]

@@ -45,6 +45,9 @@ def watching(epochs: int, steps: int) -> Iterator[Callback]:
 class Lines(Callback):
     """Prints one line per epoch."""
 
+    _held: tuple[int, Evaluation] | None = None
+    """An evaluation that is not printed yet, and its step."""
+
     def started(self, trainer: Fitting) -> None:
         """Start the clock."""
         self._begun = time.monotonic()
@@ -55,11 +58,26 @@ class Lines(Callback):
 
     def epoch_done(self, report: EpochReport) -> None:
         """Print the epoch's loss and metrics."""
+        self._held = None
         parts = [f"train {evaluation_text(report.training)}"]
         if report.validation is not None:
             parts.append(f"validation {evaluation_text(report.validation)}")
         parts.append(seconds_text(report.seconds))
         say(f"epoch {_of(report.epoch, report.epochs)}: {'; '.join(parts)}")
+
+    def evaluated(self, step: int, found: Evaluation) -> None:
+        """Keep an evaluation; one between the steps of an epoch is printed with the next step."""
+        self._held = step, found
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Print an evaluation that was between two steps."""
+        if self._held is not None:
+            say(f"step {self._held[0]}: validation {evaluation_text(self._held[1])}")
+            self._held = None
+
+    def noted(self, step: int, text: str) -> None:
+        """Print what was decided."""
+        say(f"step {step}: {text}")
 
     def saved(self, path: Any) -> None:
         """Print the path of the checkpoint."""
@@ -74,7 +92,7 @@ class Screen(Callback):
         self.reports: list[EpochReport] = []
         self.now: Mapping[str, float] = {}
         self.step = self._first = self.done = 0
-        self.kept = self.plan = ""
+        self.kept = self.plan = self.tested = self.note = ""
         self._losses: deque[float] = deque(maxlen=4096)
         self._begun = self._clock = time.monotonic()
         self._rows = 0.0
@@ -98,10 +116,18 @@ class Screen(Callback):
         self.step, self.now, self._clock = step, metrics, time.monotonic()
         self._losses.append(metrics["loss"])
 
+    def evaluated(self, step: int, found: Evaluation) -> None:
+        """Keep an evaluation for the display."""
+        self.tested = f"validation after step {step}: {evaluation_text(found)}"
+
+    def noted(self, step: int, text: str) -> None:
+        """Keep a decision for the display."""
+        self.note = f"step {step}: {text}"
+
     def epoch_done(self, report: EpochReport) -> None:
         """Keep the epoch's report for the display."""
         self.reports.append(report)
-        self.done = report.epoch
+        self.done, self.tested = report.epoch, ""
 
     def saved(self, path: Any) -> None:
         """Keep the checkpoint's path for the display."""
@@ -114,7 +140,8 @@ class Screen(Callback):
 
         lines = [self._progress(), f"loss {sparkline(self._thinned())}  {self.now.get('loss', float('nan')):.4f}"]
         kept = self.kept and f"checkpoint {self.kept}"
-        lines += [text for text in (self.plan, self._times(), self._memory(), kept) if text]
+        more = (self.plan, self._times(), self._memory(), self.tested, self.note, kept)
+        lines += [text for text in more if text]
         return Group(*([self._table()] if self.reports else []), Text("\n".join(lines)))
 
     def _progress(self) -> str:
@@ -152,7 +179,9 @@ class Screen(Callback):
 
     def _table(self) -> Any:
         names = list(self.reports[-1].training.metrics)
-        heads = ("epoch", "loss", *names, "validation", *(f"{name} " for name in names), "time")
+        held_out = self.reports[-1].validation
+        tested = names if held_out is None else list(held_out.metrics)
+        heads = ("epoch", "loss", *names, "validation", *(f"{name} " for name in tested), "time")
         made = table("", *heads, right=heads)
         for report in self.reports[-SHOWN:]:
             held = report.validation
@@ -160,7 +189,7 @@ class Screen(Callback):
                 _of(report.epoch, report.epochs), f"{report.loss:.4f}",
                 *(f"{report.training.metrics[name]:.4f}" for name in names),
                 "" if held is None else f"{held.loss:.4f}",
-                *("" if held is None else f"{held.metrics[name]:.4f}" for name in names),
+                *("" if held is None or name not in held.metrics else f"{held.metrics[name]:.4f}" for name in tested),
                 seconds_text(report.seconds),
             )  # fmt: skip
         return made

@@ -46,15 +46,17 @@ def test_the_page_is_followed_word_by_word(tmp_path: Path, monkeypatch: pytest.M
     names: dict[str, Any] = {}
     followed = 0
     for language, text in pieces():
-        assert language in ("", "python"), f"nothing follows blocks of {language!r}"
-        if language == "":
+        assert language in ("", "python", "toml"), f"nothing follows blocks of {language!r}"
+        if language == "toml":  # a file, whose first line is its name
+            Path(text.partition("\n")[0].removeprefix("# ")).write_text(text, encoding="utf-8")
+        elif language == "":
             for line in text.replace("\\\n", " ").splitlines():
                 ran(line)
                 followed += 1
         elif find_spec("torch") is not None or not re.search(r"torch|_weights", text):
             exec(text, names)
             followed += 1
-    assert followed >= 11
+    assert followed >= 14
     x = names["x"][:5]
     (logits,) = lite_runtime.load("model.mslite").run({"x": x}).values()
     np.testing.assert_allclose(logits, run_onnx(ir.load("model.onnx"), x=x)[0], atol=1e-4)

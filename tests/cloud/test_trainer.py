@@ -166,7 +166,7 @@ def test_digits_split_is_stratified_and_seeded() -> None:
     [
         ((X[:0], Y[:0]), "the data is empty"),
         ((X, Y[:5]), r"same number of examples in every array, got \{'x': 330, 'labels': 5\}"),
-        (X, r"a pair \(inputs, labels\), got ndarray"),
+        (X, r"data as \(inputs, labels\) or \(inputs, labels, weights\), got ndarray"),
     ],
 )
 def test_bad_data(data: Any, message: str) -> None:
@@ -178,7 +178,7 @@ def test_bad_options() -> None:
     with pytest.raises(TrainError, match=r"a loss of softmax_cross_entropy, .*, or a function, got 'hinge'"):
         Trainer(tiny_net(), loss="hinge")
     with pytest.raises(TrainError, match="a metric of accuracy"):
-        Trainer(tiny_net(), metrics=["f1"])
+        Trainer(tiny_net(), metrics=["f2"])
     with pytest.raises(TrainError, match='"pad" or "drop"'):
         Trainer(tiny_net(), last="keep")
     with pytest.raises(TrainError, match="no float initialisers"):

@@ -22,7 +22,8 @@ from cloud.parallel.staged.packing import Flats, Pack, dtype_of, largest, shape_
 from cloud.parallel.staged.programs import Program, Programs
 from cloud.parallel.staged.traffic import gradient_packs
 from cloud.parallel.tracing.inline import flat
-from cloud.train.stepping.step import StepOptions, TrainState, moving_mean
+from cloud.train.stepping.averaging import averaged
+from cloud.train.stepping.step import StepOptions, TrainState
 
 __all__ = ["Holdings"]
 
@@ -157,7 +158,7 @@ class Holdings:
         }
         if options.average is not None:
             before = self._tree(dict(zip(share.trained, share.gradients.unpack(held["average"]), strict=True)))
-            mean = jax.tree.leaves(moving_mean(step, before, trained, options.average))
+            mean = jax.tree.leaves(averaged(step, before, trained, options.average))
             after["average"] = share.gradients.pack(mean, self.trained_sizes)
         return after
 

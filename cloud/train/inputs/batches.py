@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from cloud.errors import TrainError
 from cloud.train.inputs.checking import check_numbers
+from cloud.train.inputs.weights import with_weights
 
 __all__ = ["Arrays", "Batch", "Dataset", "batches", "epoch_order", "pair", "rows_of_batch"]
 
@@ -81,10 +82,14 @@ def _taken(labels: Any, rows: npt.NDArray[np.intp]) -> Any:
 
 
 def pair(data: Any) -> tuple[Any, Any]:
-    """(inputs, labels), checked to be two things."""
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise TrainError(f"expected data as a pair (inputs, labels), got {type(data).__name__}")
-    return data[0], data[1]
+    """(inputs, labels), checked to be two things, or three: the third are weights of examples, and go with the
+    labels."""
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise TrainError(
+            f"expected data as (inputs, labels) or (inputs, labels, weights), got {type(data).__name__}"
+            + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
+        )
+    return data[0], data[1] if len(data) == 2 else with_weights(data[1], data[2])
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> npt.NDArray[np.intp]:

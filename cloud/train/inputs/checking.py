@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from cloud.errors import TrainError
-from cloud.train.stepping.losses import PerExample, is_of_classes
+from cloud.train.inputs.weights import plain
 from cloud.train.tasks import Task
 
 if TYPE_CHECKING:
@@ -34,29 +34,41 @@ def check_numbers(arrays: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Checked:
-    """The check of a batch's labels, for a loss: classes count from 0, and there are as many as the model has outputs.
-    A label out of range makes the loss NaN, and one below 0 would be counted from the end."""
+    """The check of a batch's labels, for one output: classes count from 0, and there are as many as the output has
+    values. A label out of range makes the loss NaN, and one below 0 would be counted from the end. `key`: of the
+    labels, if they are a dict."""
 
     classes: int | None
+    key: str = ""
 
     @classmethod
-    def of(cls, loss: PerExample, task: Task) -> Callable[[Any], None] | None:
-        """The check for a loss; None for one that takes any labels."""
-        return cls(_outputs(task)) if is_of_classes(loss) else None
+    def of(cls, of_classes: Sequence[tuple[str, str]], task: Task) -> Callable[[Any], None] | None:
+        """The check of outputs whose labels are classes, by the keys of output and labels ("" for the only one); None
+        without any."""
+        checks = [cls(_values(task, output), label) for output, label in of_classes]
+
+        def every(labels: Any) -> None:
+            for check in checks:
+                check(plain(labels))
+
+        return every if checks else None
 
     def __call__(self, labels: Any) -> None:
         """Raise TrainError for labels that name no class of the model."""
+        where = f"labels[{self.key!r}]" if self.key else "labels"
+        if self.key and isinstance(labels, Mapping):
+            labels = labels.get(self.key)
         if isinstance(labels, Mapping):
             raise TrainError(
-                f"labels: expected one array of classes, got a dict of {sorted(labels)}; give the array, or a loss of "
-                "your own: loss=f(output, labels)"
+                f"labels: expected one array of classes, got a dict of {sorted(labels)}; give the array, a loss for "
+                "each output (loss={...}), or a loss of your own: loss=f(output, labels)"
             )
         if not isinstance(labels, np.ndarray):
             return
         if labels.dtype.kind not in "iu":
             if labels.ndim < 2:
                 raise TrainError(
-                    "labels: expected whole numbers (classes), or probabilities shaped like the model's output, got "
+                    f"{where}: expected whole numbers (classes), or probabilities shaped like the model's output, got "
                     f"{labels.dtype}{list(labels.shape)}; convert them with .astype('int32')"
                 )
             return
@@ -65,13 +77,14 @@ class Checked:
             wrong = (labels < 0) | (labels >= (np.inf if self.classes is None else self.classes))
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
             raise TrainError(
-                f"labels: expected classes from 0{top}; got {labels[place]} in row {place[0]}, and {wrong.sum()} such "
+                f"{where}: expected classes from 0{top}; got {labels[place]} in row {place[0]}, and {wrong.sum()} such "
                 "labels in all"
             )
 
 
-def _outputs(task: Task) -> int | None:
-    """The last size of a model's only output, if it is known before it runs."""
+def _values(task: Task, output: str) -> int | None:
+    """The last size of a model's output of that name (""; the only one), if it is known before it runs."""
     specs: Sequence[TensorSpec] = getattr(getattr(task, "function", None), "outputs", ())
-    last = list(specs[0].shape or ())[-1:] if len(specs) == 1 else []
+    chosen = [spec for spec in specs if spec.name == output] if output else specs
+    last = list(chosen[0].shape or ())[-1:] if len(chosen) == 1 else []
     return next((size for size in last if isinstance(size, int)), None)

@@ -13,6 +13,7 @@ import numpy as np
 from cloud.errors import TrainError, take_multiple
 from cloud.train.inputs.batches import Dataset, batches, epoch_order, pair, rows_of_batch
 from cloud.train.inputs.checking import check_numbers
+from cloud.train.inputs.weights import WEIGHT, with_weights
 from cloud.train.stepping.step import Batch
 
 __all__ = ["ArrayFeed", "Coming", "Feed", "PipelineFeed", "feed_of"]
@@ -76,7 +77,8 @@ class ArrayFeed:
 @dataclass(frozen=True)
 class PipelineFeed:
     """Any object with `batches(seed, epoch, position, process)` that returns dicts of arrays: the model's inputs by
-    name, "labels", and "mask" if some rows are padding."""
+    name, "labels" (or "labels.NAME" for each of several), "mask" if some rows are padding, and "sample_weight" if
+    examples have weights."""
 
     pipeline: Any
     inputs: tuple[str, ...]
@@ -86,10 +88,12 @@ class PipelineFeed:
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """See `Feed`."""
         process, seen = (jax.process_index(), jax.process_count()), False
-        for found in self.pipeline.batches(self.seed, number, first, process):
+        for found in map(_joined, self.pipeline.batches(self.seed, number, first, process)):
             if missing := [name for name in (*self.inputs, "labels") if name not in found]:
                 raise TrainError(f"expected batches with {[*self.inputs, 'labels']}, got {sorted(found)}: no {missing}")
             labels = found["labels"]
+            if WEIGHT in found and WEIGHT not in self.inputs:
+                labels = with_weights(labels, found[WEIGHT])
             if not seen:
                 check_numbers({f"input {name!r}": found[name] for name in self.inputs} | {"labels": labels})
                 seen = True
@@ -112,6 +116,14 @@ def feed_of(
     if check is not None and whole.labels is not None:
         check(whole.labels)
     return ArrayFeed(whole, size, last, seed, ways)
+
+
+def _joined(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the values "labels.NAME" as a dict "labels"."""
+    several = {name.removeprefix("labels."): value for name, value in batch.items() if name.startswith("labels.")}
+    if not several or "labels" in batch:
+        return batch
+    return {**{name: v for name, v in batch.items() if not name.startswith("labels.")}, "labels": several}
 
 
 def _share(rows: int) -> slice:

@@ -80,9 +80,11 @@ class Cut:
 
 
 def cut_at_frozen(
-    objective: Objective, patterns: Sequence[str], data: Dataset, rows: int, epochs: int
+    objective: Objective, patterns: Sequence[str], data: Dataset, rows: int, epochs: int,
+    now: tuple[Tree, Tree] | None = None,
 ) -> Cut | None:  # fmt: skip
-    """Where to cut, for `epochs` of batches of `rows` of `data`; None if too little is frozen at the start (`WORTH`),
+    """Where to cut, for `epochs` of batches of `rows` of `data`, with the parameters and state `now` (default: the
+    initial ones); None if too little is frozen at the start (`WORTH`),
     inputs are augmented, rows depend on each other before the cut, or the values at the cut would exceed
     `MOST_BYTES`."""
     if not patterns or objective.augment is not None:
@@ -111,7 +113,8 @@ def cut_at_frozen(
     bytes_kept = sum(v.aval.size // rows * v.aval.dtype.itemsize for v in at) * data.size
     if bytes_kept > MOST_BYTES or any(v.aval.shape[:1] != (rows,) for v in at):
         return None
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves((params, state))]
+    held = (params, state) if now is None else jax.device_get(now)
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(held)]
 
     @jax.jit
     def before(leaves: Any, inputs: Any) -> Any:
@@ -163,8 +166,6 @@ def _split(closed: Any, moving: set[Any], given: set[Any]) -> tuple[Any, Any, li
 def _row_by_row(cut: Cut, data: Dataset) -> bool:
     """Whether each row's values are independent of the order of rows, tested on one batch."""
     order = np.resize(np.arange(data.size), cut.rows)
-    found, turned = (
-        cut.before({name: a[rows] for name, a in data.inputs.items()}) for rows in (order, order[::-1])
-    )
+    found, turned = (cut.before({name: a[rows] for name, a in data.inputs.items()}) for rows in (order, order[::-1]))
     return all(np.allclose(np.asarray(a, np.float32)[::-1], np.asarray(b, np.float32), rtol=1e-4, atol=1e-5)
                for a, b in zip(found, turned, strict=True))  # fmt: skip

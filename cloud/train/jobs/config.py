@@ -9,23 +9,19 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from cloud.train.jobs.sections import READ, need, overridden
-from federated.tables import Count, Fraction, NotNegative, Number, Positive, Reader, Share, Table, Whole
+from cloud.train.jobs import settings
+from cloud.train.jobs.sections import READ, Section, need, overridden
+from cloud.train.stepping.schedules import SCHEDULES
+from federated.tables import Count, Fraction, NotNegative, Number, Positive, Share, Whole
 
 __all__ = [
     "Checkpoint", "Config", "Data", "Export", "Model", "Parallel", "Track", "Train", "parse", "read", "read_size",
 ]  # fmt: skip
-
-
-class _Section(Table, frozen=True):
-    """A section of a run's file."""
-
-    reader: ClassVar[Reader] = READ
 
 
 def _one_of(table: str, said: Mapping[str, str]) -> None:
@@ -34,7 +30,7 @@ def _one_of(table: str, said: Mapping[str, str]) -> None:
     need(len(given) == 1, f"[{table}]", f"one of the keys {keys}", ", ".join(given) or "none of them")
 
 
-class Model(_Section, frozen=True):
+class Model(Section, frozen=True):
     """What is trained: one of `zoo` (a builder of `cloud.zoo`), `onnx` (a file), `function` ("module:function", which
     returns an `onnx_ir.Model`, a Flax module or a task). `options` are keyword arguments of a builder or function."""
 
@@ -54,7 +50,7 @@ class Model(_Section, frozen=True):
 _SOURCES = ("builtin", "npz", "text", "folder", "records", "function")
 
 
-class Data(_Section, frozen=True):
+class Data(Section, frozen=True):
     """Where examples are: one of `builtin` ("digits"), `npz` (a file of arrays), `text` (a file, byte by byte),
     `folder` (of images, one folder per class), `records` (written by `cloud.data.write_records`), `function`
     ("module:function", which returns (inputs, labels), a pipeline of `cloud.data`, or two of these: for training and
@@ -70,9 +66,12 @@ class Data(_Section, frozen=True):
     """Keyword arguments of the function."""
     inputs: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The file's array (of records: the value) for each of the model's inputs; by default the one of the same name."""
-    labels: str = "labels"
+    labels: str | Mapping[str, str] = "labels"
+    """The array of labels, or several by name, for a model with several heads."""
+    weights: str = ""
+    """The array of the examples' weights, by which their loss is multiplied; "": all 1."""
     validation_inputs: Mapping[str, str] = msgspec.field(default_factory=dict)
-    validation_labels: str = ""
+    validation_labels: str | Mapping[str, str] = ""
     validation: Share = 0.1
     """The share of examples held out, if the file has no validation arrays. 0: none."""
     scale: Number = 1.0
@@ -89,11 +88,14 @@ class Data(_Section, frozen=True):
         need(not self.options or bool(self.function), "data.options", "none without data.function", dict(self.options))
         apart = bool(self.npz) or not (self.validation_inputs or self.validation_labels)
         need(apart, "data.validation_inputs and validation_labels", "none without data.npz", self.validation_labels)
+        named = bool(self.npz or self.records or self.folder)
+        several = named or (isinstance(self.labels, str) and not self.weights)
+        need(several, "data.weights and labels of several heads", "none without npz, records or folder", self.weights)
         both = bool(self.validation_inputs) == bool(self.validation_labels)
         need(both, "data.validation_labels", "to be set together with data.validation_inputs", self.validation_labels)
 
 
-class Train(_Section, frozen=True):
+class Train(settings.Loss, frozen=True):
     """How it is trained."""
 
     epochs: Whole = 10
@@ -101,19 +103,31 @@ class Train(_Section, frozen=True):
     steps: Whole = 0
     """The run ends after exactly this many, also in the middle of an epoch; 0: after its epochs."""
     batch: Count = 64
-    optimizer: Literal["adam", "adamw", "sgd", "momentum", "lion", "muon", "thor"] = "adam"
+    optimizer: settings.Optimizer = "adam"
     rate: Positive = 1e-3
     """The learning rate at its highest."""
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    schedule: Literal[
+        "constant", "linear", "cosine", "polynomial", "exponential", "step", "cosine_restarts", "one_cycle",
+        "inverse_sqrt",
+    ] = "constant"  # fmt: skip
     warmup: Share = 0.0
     """The share of steps in which the rate rises from 0."""
+    rises: Literal["linear", "cosine", "quadratic"] = "linear"
+    """How it rises."""
     momentum: Share = 0.9
     """For optimizer = "momentum" (Nesterov's)."""
     weight_decay: NotNegative = 0.0
-    """For arrays of rank 2 and up: decoupled for adamw, lion, muon and thor, otherwise added to the gradient."""
-    loss: str = "softmax_cross_entropy"
-    smoothing: Share = 0.0
-    """The share of a label's weight that is spread evenly over all classes."""
+    """Decoupled for adamw, lion, muon and thor, otherwise added to the gradient."""
+    decay: Literal["matrices", "all"] = "matrices"
+    """What decays: arrays of rank 2 and up, so neither biases nor the scales of normalisations, or all."""
+    groups: tuple[settings.Group, ...] = ()
+    """Parameters with a rate and an optimiser of their own; each belongs to the first group that matches it."""
+    layer_decay: Fraction = 1.0
+    """The rate is multiplied by this once for every layer that comes behind."""
+    layers: tuple[str, ...] = ()
+    """Glob patterns of the layers for layer_decay, from the front; (): by the names of parameters."""
+    heads: Mapping[str, settings.Head] = msgspec.field(default_factory=dict)
+    """Several losses, by output, added up."""
     metrics: tuple[str, ...] = ("accuracy",)
     augment: str = ""
     """"module:function", which changes a batch's inputs: see `Trainer`."""
@@ -126,16 +140,35 @@ class Train(_Section, frozen=True):
     freeze: tuple[str, ...] = ()
     recompute: Fraction = 0.0
     average: Share = 0.0
+    swa: Share = 0.0
+    """Use the mean of the weights after this share of the steps instead; 0: no."""
+    swa_every: Whole = 0
+    """Steps between the weights that it is the mean of; 0: an epoch."""
+    swa_batches: Whole = 0
+    """Batches over which BatchNormalization's statistics are estimated for it; 0: an epoch."""
+    evaluate_steps: Whole = 0
+    """Validate after this many steps, 0: after each epoch."""
+    evaluate_share: Share = 0.0
+    """Validate after this share of each epoch too."""
     last: Literal["pad", "drop"] = "pad"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         need(self.epochs >= (not self.steps), "train.epochs", "at least 1, or 0 together with train.steps", self.epochs)
-        one = self.smoothing == 0 or self.loss == "softmax_cross_entropy"
-        need(one, "train.smoothing", "0 unless the loss is softmax_cross_entropy", self.smoothing)
+        need(self.layer_decay > 0, "train.layer_decay", "a share above 0", self.layer_decay)
+        used = self.layer_decay < 1
+        need(used or not self.layers, "train.layers", "none without train.layer_decay", list(self.layers))
+        need(self.warmup > 0 or self.rises == "linear", "train.rises", "linear without train.warmup", self.rises)
+        one = not (self.evaluate_steps and self.evaluate_share)
+        need(one, "train.evaluate_share", "0 together with train.evaluate_steps", self.evaluate_share)
+        need(not (self.swa and self.average), "train.swa", "0 together with train.average", self.swa)
+        said = self.swa or not (self.swa_every or self.swa_batches)
+        need(bool(said), "train.swa_every and swa_batches", "0 without train.swa", self.swa_every)
+        if self.heads:
+            settings.only(self, "train", {*self.__struct_fields__} - {*settings.Loss.__struct_fields__}, "with heads")
 
 
-class Parallel(_Section, frozen=True):
+class Parallel(Section, frozen=True):
     """The devices used. `mode`: "none" (one), "data" (each computes part of every batch), "auto" (as the planner
     decides)."""
 
@@ -158,7 +191,7 @@ class Parallel(_Section, frozen=True):
             read_size(self.memory, "parallel.memory")
 
 
-class Checkpoint(_Section, frozen=True):
+class Checkpoint(Section, frozen=True):
     """Where checkpoints are saved, from which `msedge train --resume` continues; no folder: no checkpoints."""
 
     folder: str = ""
@@ -169,7 +202,7 @@ class Checkpoint(_Section, frozen=True):
     """Validation's "loss" or a metric: the checkpoint with its best value is kept too."""
 
 
-class Export(_Section, frozen=True):
+class Export(Section, frozen=True):
     """Files written at the end; "" for none."""
 
     onnx: str = ""
@@ -178,7 +211,7 @@ class Export(_Section, frozen=True):
     """The bundle's quantisation; it is calibrated on examples of the training data."""
 
 
-class Track(_Section, frozen=True):
+class Track(Section, frozen=True):
     """The record of the run."""
 
     store: str = ""
@@ -187,16 +220,28 @@ class Track(_Section, frozen=True):
     keep: bool = True
 
 
-class _File(_Section, frozen=True):
+class _File(Section, frozen=True):
     """The whole file."""
 
     model: Model
     data: Data
     train: Train = Train()
+    schedule: settings.Schedule = settings.Schedule()
+    stopping: settings.Stopping = settings.Stopping()
+    plateau: settings.Plateau = settings.Plateau()
+    freezing: settings.Freezing = settings.Freezing()
     parallel: Parallel = Parallel()
     checkpoint: Checkpoint = Checkpoint()
     export: Export = Export()
     track: Track = Track()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind = self.train.schedule
+        used = (*SCHEDULES[kind].takes, *(("floor",) if self.train.warmup else ()))
+        fixed = self.freezing.kind and self.parallel.plan
+        need(not fixed, "parallel.plan", "none with freezing, which changes the step: search for plans", fixed)
+        settings.only(self.schedule, "schedule", used, f"with train.schedule = {kind!r}, which does not use it")
 
 
 class Config(_File, frozen=True):
@@ -227,8 +272,10 @@ def read(path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Config:
 def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     """The configuration that a parsed file describes."""
     train, tables = words.get("train"), words
-    if isinstance(train, Mapping) and train.get("steps"):
-        tables = {**words, "train": {"epochs": 0, **train}}
+    if isinstance(train, Mapping):
+        steps = {"epochs": 0} if train.get("steps") else {}
+        heads: dict[str, Any] = {"metrics": []} if train.get("heads") else {}
+        tables = {**words, "train": {**steps, **heads, **train}}
     return Config(**msgspec.structs.asdict(READ.read(_File, tables)), source=words, folder=folder)
 
 

@@ -14,9 +14,15 @@ from cloud.errors import TrainError
 from cloud.train.jobs.config import Config, Data
 from cloud.train.tasks import as_task
 
-__all__ = ["Arrays", "Examples", "Taken", "fitted", "limited", "rows_apart", "some", "split", "taken", "whole"]
+__all__ = [
+    "Arrays", "Examples", "Labels", "Taken", "count_of", "fitted", "limited", "rows_apart", "some", "split", "taken",
+    "whole",
+]  # fmt: skip
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+Labels: TypeAlias = npt.NDArray[Any] | dict[str, npt.NDArray[Any]]
+"""One array of labels, or several by name, perhaps with the examples' weights."""
+
 Taken: TypeAlias = Mapping[str, tuple[tuple[int | None, ...], np.dtype[Any]] | None]
 """Shape without the batch dimension, and dtype, of a model's inputs by name; None if unknown."""
 
@@ -74,8 +80,10 @@ def fitted(array: npt.NDArray[Any], wanted: Any, said: Data, name: str) -> npt.N
     return array.reshape(len(array), *(1 if d == 1 else next(sizes) for d in shape))
 
 
-def whole(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Whole numbers as int32, which JAX computes with."""
+def whole(labels: Any) -> Any:
+    """Whole numbers as int32, which JAX computes with; of one array of labels, or of several."""
+    if isinstance(labels, dict):
+        return {name: whole(array) for name, array in labels.items()}
     return labels.astype(np.int32) if labels.dtype.kind in "iu" else labels
 
 
@@ -84,18 +92,28 @@ def some(inputs: Mapping[str, Any]) -> Arrays:
     return {name: np.asarray(array[:: -(-len(array) // SAMPLE)]) for name, array in inputs.items()}
 
 
-def limited(inputs: Arrays, labels: npt.NDArray[Any], config: Config) -> tuple[Arrays, npt.NDArray[Any]]:
+def limited(inputs: Arrays, labels: Labels, config: Config) -> tuple[Arrays, Labels]:
     """At most data.limit examples, chosen by the seed. Raises TrainError for arrays of different lengths."""
     _as_many(inputs, labels)
-    rows = _drawn(len(labels), config)
-    if len(rows) == len(labels):
+    rows = _drawn(count_of(labels), config)
+    if len(rows) == count_of(labels):
         return inputs, labels
-    return {name: array[rows] for name, array in inputs.items()}, labels[rows]
+    return {name: array[rows] for name, array in inputs.items()}, _taken(labels, rows)
 
 
-def _as_many(inputs: Arrays, labels: npt.NDArray[Any]) -> None:
-    sizes = {name: array.shape[0] if array.ndim else 0 for name, array in {**inputs, "labels": labels}.items()}
-    if len(set(sizes.values())) != 1 or not sizes["labels"]:
+def count_of(labels: Labels) -> int:
+    """The number of examples."""
+    return len(next(iter(labels.values())) if isinstance(labels, dict) else labels)
+
+
+def _taken(labels: Labels, rows: npt.NDArray[np.intp]) -> Labels:
+    return {n: array[rows] for n, array in labels.items()} if isinstance(labels, dict) else labels[rows]
+
+
+def _as_many(inputs: Arrays, labels: Labels) -> None:
+    named = {f"labels {n!r}": a for n, a in labels.items()} if isinstance(labels, dict) else {"labels": labels}
+    sizes = {name: array.shape[0] if array.ndim else 0 for name, array in {**inputs, **named}.items()}
+    if len(set(sizes.values())) != 1 or not all(sizes.values()):
         raise TrainError(f"data: expected the same number of examples in every array, at least one, got {sizes}")
 
 
@@ -115,9 +133,9 @@ def _drawn(count: int, config: Config) -> npt.NDArray[np.intp]:
     return np.sort(np.random.default_rng((config.train.seed, 0xF3)).permutation(count)[:most])
 
 
-def split(inputs: Arrays, labels: npt.NDArray[Any], config: Config, digest: str) -> Examples:
+def split(inputs: Arrays, labels: Labels, config: Config, digest: str) -> Examples:
     """Examples from arrays, with a share held out. Raises TrainError for arrays of different lengths."""
     _as_many(inputs, labels)
-    parts = rows_apart(len(labels), config)
-    train, held = (({name: array[rows] for name, array in inputs.items()}, labels[rows]) for rows in parts)
-    return Examples(train, held if len(held[1]) else None, len(train[1]), digest, some(train[0]))
+    parts = rows_apart(count_of(labels), config)
+    train, held = (({name: array[rows] for name, array in inputs.items()}, _taken(labels, rows)) for rows in parts)
+    return Examples(train, held if len(parts[1]) else None, len(parts[0]), digest, some(train[0]))

@@ -25,9 +25,9 @@ _IR_VERSION = 11
 _BATCH = "batch"
 
 
-def graph_of(path: Path, rows: int) -> ir.Model:
-    """The model of a file, for batches of `rows`. Raises TrainError for files that cannot be read, and for a graph that
-    fixes another batch where it cannot be opened, with the way out."""
+def graph_of(path: Path, rows: int = 0, key: str = "model.onnx") -> ir.Model:
+    """The model of a file, for batches of `rows` (0: of any size). Raises TrainError, which begins with `key`, for
+    files that cannot be read, and for a graph that fixes another batch where it cannot be opened, with the way out."""
     try:
         model = ir.load(path)
         opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
@@ -36,11 +36,11 @@ def graph_of(path: Path, rows: int) -> ir.Model:
             return model
         upgraded = to_ir(path)
     except ConvertError as error:
-        raise TrainError(f"model.onnx: {error}") from error
+        raise TrainError(f"{key}: {error}") from error
     except Exception as error:  # library: ONNX's readers promise no type
-        raise TrainError(f"model.onnx: cannot read {str(path)!r}: {error}; check the path") from error
+        raise TrainError(f"{key}: cannot read {str(path)!r}: {error}; check the path") from error
     fixed = {size for size in _sizes(upgraded).values() if isinstance(size, int)}
-    found = upgraded if not fixed or fixed == {rows} else _opened(path, upgraded, fixed, rows)
+    found = upgraded if not fixed or fixed == {rows} else _opened(path, upgraded, fixed, rows, key)
     found.ir_version = max(found.ir_version, _IR_VERSION)
     return found
 
@@ -51,10 +51,10 @@ def _sizes(model: ir.Model) -> dict[str, int | str | None]:
     return {str(value.name): (build.dims(value) or (None,))[0] for value in fed}
 
 
-def _opened(path: Path, model: ir.Model, fixed: set[int], rows: int) -> ir.Model:
+def _opened(path: Path, model: ir.Model, fixed: set[int], rows: int, key: str) -> ir.Model:
     """The graph with an open batch."""
     if len(fixed) > 1:
-        raise _refusal(path, fixed, rows, f"its inputs begin with {_sizes(model)}")
+        raise _refusal(path, fixed, rows, key, f"its inputs begin with {_sizes(model)}")
     (size,) = fixed
     try:
         source = load(path)
@@ -70,7 +70,7 @@ def _opened(path: Path, model: ir.Model, fixed: set[int], rows: int) -> ir.Model
             _follow(made.graph, node, size)
         _check(made)
     except (ConvertError, EngineError) as error:
-        raise _refusal(path, fixed, rows, str(error)) from error
+        raise _refusal(path, fixed, rows, key, str(error)) from error
     return made
 
 
@@ -104,10 +104,11 @@ def _check(model: ir.Model) -> None:
                 raise EngineError(f"output {name!r} has shape {list(found.shape)} for {rows} rows")
 
 
-def _refusal(path: Path, fixed: set[int], rows: int, why: str) -> TrainError:
+def _refusal(path: Path, fixed: set[int], rows: int, key: str, why: str) -> TrainError:
     sizes = " and ".join(map(str, sorted(fixed)))
+    wanted = f"batches of {rows}" if rows else "batches of any size"
     return TrainError(
-        f"model.onnx: {path.name!r} is for batches of {sizes}, and it cannot be opened for batches of {rows}: {why}. "
+        f"{key}: {path.name!r} is for batches of {sizes}, and it cannot be opened for {wanted}: {why}. "
         f"Export it with an open batch (torch.onnx.export: dynamic_shapes or dynamic_axes; tf2onnx: a signature with "
         f"None), or train with train.batch = {min(fixed)}"
     )

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
 import onnx_ir as ir
-import optax
 
 from cloud.errors import TrainError
 from cloud.train.inputs.feed import feed_of
+from cloud.train.inputs.weights import plain
 from cloud.train.jobs.config import Config, Train
+from cloud.train.jobs.made import Rates, average_of, deciding_of, loss_of, rate_of, trained_by
 from cloud.train.jobs.named import named_function
 from cloud.train.jobs.sections import need
 from cloud.train.jobs.sources import Examples, examples_of, model_of
 from cloud.train.keeping.checkpoint import Checkpoints
-from cloud.train.optim import thor
 from cloud.train.optim.advice import work_of_gradient
 from cloud.train.placing.placement import Prepare
 from cloud.train.reports import EpochReport
-from cloud.train.stepping.losses import LOSSES, PerExample, smoothed_cross_entropy
-from cloud.train.stepping.optimizers import cosine_schedule, decay_mask, momentum_sgd
+from cloud.train.stepping.heads import Loss, aims_of
 from cloud.train.stepping.step import Objective
 from cloud.train.tasks import as_task
 from cloud.train.trainer import Trainer
-from federated.tables import closest
 from lite_runtime._files import write_atomically
 
-__all__ = ["OPTIMIZERS", "Job", "exported", "job_of", "optimizer_of", "rate_of"]
-
-Rate: TypeAlias = Callable[[Any], Any]
-"""Steps done -> learning rate."""
+__all__ = ["Job", "exported", "job_of"]
 
 
 @dataclass(frozen=True)
@@ -77,85 +72,39 @@ def _total(epochs: int, until: int, steps: int) -> int:
     return min([most for most in (epochs * steps, until) if most], default=0)
 
 
-def _decayed(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
-    """With decay as part of the gradient."""
-    return optax.chain(optax.add_decayed_weights(decay, mask=decay_mask), optimizer) if decay else optimizer
-
-
-Work: TypeAlias = Callable[[], float]
-"""FLOPs of the passes of a step, counted when it is called."""
-
-OPTIMIZERS: Mapping[str, Callable[[Rate, Train, Work | None], optax.GradientTransformation]] = MappingProxyType(
-    {
-        "adam": lambda rate, said, _: _decayed(optax.adam(rate), said.weight_decay),
-        "adamw": lambda rate, said, _: optax.adamw(rate, weight_decay=said.weight_decay, mask=decay_mask),
-        "sgd": lambda rate, said, _: _decayed(optax.sgd(rate), said.weight_decay),
-        "momentum": lambda rate, said, _: momentum_sgd(rate, momentum=said.momentum, weight_decay=said.weight_decay),
-        "lion": lambda rate, said, _: optax.lion(rate, weight_decay=said.weight_decay, mask=decay_mask),
-        "muon": lambda rate, said, _: optax.contrib.muon(
-            rate, weight_decay=said.weight_decay, weight_decay_mask=decay_mask
-        ),
-        "thor": lambda rate, said, work: thor(rate, weight_decay=said.weight_decay, work=work and work()),
-    }
-)
-
-
-def rate_of(said: Train, steps: int) -> Rate:
-    """The learning rate over `steps`, over all epochs; if their number is unknown, it can only be constant."""
-    if steps == 0 and (said.warmup or said.schedule != "constant"):
-        raise TrainError(
-            f"train.schedule: expected constant and no warm-up, got {said.schedule!r} and {said.warmup}: the number "
-            "of steps is known only after reading the data. Set train.steps to use them"
-        )
-    warmup = round(said.warmup * steps)
-    if said.schedule == "cosine":
-        cosine: Rate = cosine_schedule(said.rate, steps, warmup=warmup)
-        return cosine
-    rise: Rate = optax.schedules.linear_schedule(0.0, said.rate, warmup)
-    end = said.rate if said.schedule == "constant" else 0.0
-    rest: Rate = optax.schedules.linear_schedule(said.rate, end, max(steps - warmup, 1))
-    joined: Rate = optax.schedules.join_schedules([rise, rest], [warmup])
-    return joined if warmup else rest
-
-
-def optimizer_of(said: Train, steps: int, work: Work | None = None) -> tuple[optax.GradientTransformation, Rate]:
-    """The optimiser and learning rate of [train], for a run of `steps`; `work`: for those that are bounded by it."""
-    rate = rate_of(said, steps)
-    return OPTIMIZERS[said.optimizer](rate, said, work), rate
-
-
 def job_of(config: Config) -> Job:
     """The run that a configuration describes. Raises TrainError, which names the key."""
     said = config.train
     _check_targets(config)
     model, digest = model_of(config)
     examples = examples_of(config, model)
-    _check_best(config, examples)
-    if said.loss == "softmax_cross_entropy":
+    loss = loss_of(config, None if hasattr(examples.train, "batches") else plain(examples.train[1]))
+    _check_metrics(config, examples, aims_of(loss, said.metrics).known)
+    if said.loss == "softmax_cross_entropy" and not said.heads:
         _check_classes(model, examples)
     steps = _steps(examples.count, said)
-    optimizer, rate = optimizer_of(said, _total(said.epochs, said.steps, steps), lambda: _work(config, model, examples))
+    total = _total(said.epochs, said.steps, steps)
+    rate = rate_of(said, total, config.schedule)
+    work = partial(_work, config, loss, model, examples)
     augment = named_function(said.augment, config.folder, "train.augment") if said.augment else None
     trainer = Trainer(
-        model, loss=_loss(config), optimizer=optimizer, seed=said.seed, metrics=said.metrics, augment=augment,
+        model, loss=loss, seed=said.seed, metrics=said.metrics, augment=augment,
         trainable=config.model.trainable or None, last=said.last, precision=said.precision, accumulate=said.accumulate,
         clip=said.clip or None, gradient_norm=said.gradient_norm, recompute=said.recompute, freeze=said.freeze,
-        average=said.average or None,
+        average=average_of(said, total, steps), **trained_by(said, rate, work), **deciding_of(config),
         parallel=_parallel(config), checkpoints=_checkpoints(config),
     )  # fmt: skip
     return Job(
-        trainer, examples, said.epochs, said.batch, steps, lambda at: float(rate(at)), config.source, digest,
-        said.steps,
+        trainer, examples, said.epochs, said.batch, steps, Rates(rate), config.source, digest, said.steps,
     )  # fmt: skip
 
 
-def _work(config: Config, model: Any, examples: Examples) -> float:
+def _work(config: Config, loss: Loss, model: Any, examples: Examples) -> float:
     """FLOPs of the forward and backward pass of a whole batch: the same wherever and on however many devices the run is
     resumed."""
     said = config.train
     task = as_task(model, trainable=config.model.trainable or None, frozen=said.freeze)
-    loss = _loss(config)
-    objective = Objective(task, LOSSES[loss] if isinstance(loss, str) else loss, precision=said.precision)
+    objective = Objective(task, aims_of(loss, said.metrics).loss, precision=said.precision)
     feed = feed_of(examples.train, task.inputs, size=said.batch, last="pad", seed=0)
     batch = jax.eval_shape(lambda: dict(next(feed.epoch(0))))
     params, state = jax.eval_shape(task.init)
@@ -175,18 +124,36 @@ def _check_targets(config: Config) -> None:
     need(not config.checkpoint.folder or can, "checkpoint.folder", "a folder that can be written to", str(folder))
 
 
-def _check_best(config: Config, examples: Examples) -> None:
-    best, known = config.checkpoint.best, ("loss", *config.train.metrics)
-    need(not best or best in known, "checkpoint.best", f"one of {', '.join(known)}", best)
-    judged = not best or examples.validation is not None
-    need(judged, "checkpoint.best", "validation data together with it (data.validation above 0)", best)
+def _check_metrics(config: Config, examples: Examples, metrics: Sequence[str]) -> None:
+    """Metrics by which something is decided are measured, on validation data."""
+    watched = {
+        "checkpoint.best": config.checkpoint.best,
+        "stopping.metric": config.stopping.metric if config.stopping.patience else "",
+        "plateau.metric": config.plateau.metric if config.plateau.patience else "",
+    }
+    known = ("loss", *metrics)
+    for key, name in watched.items():
+        need(not name or name in known, key, f"one of {', '.join(known)}", name)
+        judged = not name or examples.validation is not None
+        need(judged, key, "validation data together with it (data.validation above 0)", name)
+    cadence = config.train.evaluate_steps or config.train.evaluate_share
+    need(not cadence or examples.validation is not None, "train.evaluate_steps and evaluate_share",
+         "validation data together with them (data.validation above 0)", cadence)  # fmt: skip
+    best = config.checkpoint.best
+    same = best in ("", config.stopping.metric) or not (config.stopping.patience and config.stopping.restore)
+    need(same, "checkpoint.best", "stopping.metric, whose best weights are restored", best)
 
 
 def _check_classes(model: Any, examples: Examples) -> None:
     """Labels beyond a model's outputs would make the loss NaN."""
     shape = model.graph.outputs[0].shape if isinstance(model, ir.Model) and len(model.graph.outputs) == 1 else None
-    labels = None if hasattr(examples.train, "batches") else np.asarray(examples.train[1])
-    if shape is None or labels is None or labels.dtype.kind not in "iu" or labels.ndim >= len(shape):
+    labels = None if hasattr(examples.train, "batches") else plain(examples.train[1])
+    if (
+        shape is None
+        or not isinstance(labels, np.ndarray)
+        or labels.dtype.kind not in "iu"
+        or labels.ndim >= len(shape)
+    ):
         return
     classes, least, most = shape[-1], int(labels.min()), int(labels.max())
     if isinstance(classes, int) and not 0 <= least <= most < classes:
@@ -217,17 +184,6 @@ def _steps(examples: int, said: Train) -> int:
     if batch == 0:
         return 0
     return examples // batch if said.last == "drop" else -(-examples // batch)
-
-
-def _loss(config: Config) -> str | PerExample:
-    said = config.train
-    if said.smoothing:
-        return smoothed_cross_entropy(said.smoothing)
-    if ":" in said.loss:
-        return named_function(said.loss, config.folder, "train.loss")
-    if said.loss not in LOSSES:
-        raise TrainError(f'train.loss: no such loss {said.loss!r}{closest(said.loss, LOSSES)}, or "module:function"')
-    return said.loss
 
 
 def exported(job: Job, config: Config) -> dict[str, Path]:

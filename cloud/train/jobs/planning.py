@@ -49,7 +49,7 @@ def stages_of(config: Config, topology: Topology, memory: float | None = None) -
     state, batch = _shapes(job)
     try:
         return choose_stages(
-            job.trainer.objective.loss_sums, state, batch, topology, memory=memory, freeze=config.train.freeze
+            job.trainer.objective.loss_sums, state, batch, topology, memory=memory, freeze=job.trainer.options.freeze
         )  # fmt: skip
     except PlanError:  # for example, its rows depend on each other
         return None

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from cloud.errors import TrainError
-from federated.tables import Reader
+from federated.tables import Reader, Table
 
-__all__ = ["READ", "need", "overridden"]
+__all__ = ["READ", "Section", "need", "overridden"]
 
 READ = Reader(TrainError, "msedge train --template prints one")
 need = READ.need
+
+
+class Section(Table, frozen=True):
+    """A table of a run's file."""
+
+    reader: ClassVar[Reader] = READ
 
 
 def overridden(words: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:

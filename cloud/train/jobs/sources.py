@@ -6,16 +6,28 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cloud import zoo
 from cloud.data.reading.sources import npz_arrays
 from cloud.errors import TrainError
 from cloud.track.digests import digest_of_arrays, digest_of_file
 from cloud.train.inputs.digits import load_digits_split
+from cloud.train.inputs.weights import with_weights
 from cloud.train.jobs import streamed
 from cloud.train.jobs.config import Config
-from cloud.train.jobs.examples import Arrays, Examples, Taken, fitted, limited, some, split, taken, whole
+from cloud.train.jobs.examples import (
+    Arrays,
+    Examples,
+    Labels,
+    Taken,
+    count_of,
+    fitted,
+    limited,
+    some,
+    split,
+    taken,
+    whole,
+)
 from cloud.train.jobs.graphs import graph_of
 from cloud.train.jobs.named import called, named_function
 from federated.tables import closest
@@ -59,18 +71,18 @@ def _function(config: Config, takes: Taken) -> Examples:
     given = called(named_function(said.function, config.folder, "data.function"), said.options, "data")
     if _is_pipeline(given):
         return Examples(given, None, 0, _digest(given), None)
-    if not _is_pair(given):
+    if not _is_part(given):
         raise TrainError(
-            "data.function: expected (inputs, labels), a pipeline, or a pair of such for training and validation; got "
-            f"{type(given).__name__}"
+            "data.function: expected (inputs, labels), (inputs, labels, weights), a pipeline, or a pair of such for "
+            f"training and validation; got {type(given).__name__}"
         )
-    if not all(_is_pipeline(part) or _is_pair(part) for part in given):
+    if not _is_pair(given) or not all(_is_part(part) for part in given):
         inputs, labels = _arrays(given, config, takes)
         return split(inputs, labels, config, _digest((inputs, labels)))
     train, held = (part if _is_pipeline(part) else _arrays(part, config, takes) for part in given)
     if _is_pipeline(train):
         return Examples(train, held, 0, _digest(train), None)
-    return Examples(train, held, len(train[1]), _digest(train), some(train[0]))
+    return Examples(train, held, count_of(train[1]), _digest(train), some(train[0]))
 
 
 def _is_pipeline(data: Any) -> bool:
@@ -81,18 +93,29 @@ def _is_pair(data: Any) -> bool:
     return isinstance(data, tuple | list) and len(data) == 2
 
 
-def _arrays(given: Any, config: Config, takes: Taken) -> tuple[Arrays, npt.NDArray[Any]]:
-    """(inputs, labels) as the model takes them."""
+def _is_part(data: Any) -> bool:
+    """A pipeline, (inputs, labels) or (inputs, labels, weights)."""
+    return _is_pipeline(data) or (isinstance(data, tuple | list) and len(data) in (2, 3))
+
+
+def _arrays(given: Any, config: Config, takes: Taken) -> tuple[Arrays, Labels]:
+    """(inputs, labels) as the model takes them; weights are among the labels."""
     inputs = given[0] if isinstance(given[0], Mapping) else {next(iter(takes)): given[0]}
     found = {name: fitted(np.asarray(a), takes.get(name), config.data, name) for name, a in inputs.items()}
-    return found, whole(np.asarray(given[1]))
+    said = given[1]
+    labels = {n: np.asarray(a) for n, a in said.items()} if isinstance(said, Mapping) else np.asarray(said)
+    return found, whole(labels if len(given) == 2 else with_weights(labels, given[2]))
 
 
 def _digest(data: Any) -> str:
     if not _is_pipeline(data):
-        return digest_of_arrays({**data[0], "labels": data[1]})
+        return digest_of_arrays({**data[0], **_flat(data[1])})
     said = getattr(data, "digest", "")
     return str(said() if callable(said) else said)
+
+
+def _flat(labels: Labels) -> Arrays:
+    return {f"labels.{n}": array for n, array in labels.items()} if isinstance(labels, dict) else {"labels": labels}
 
 
 def _digits(config: Config, takes: Taken) -> Examples:
@@ -101,36 +124,41 @@ def _digits(config: Config, takes: Taken) -> Examples:
     side = shape[-1] if len(shape) == 3 and isinstance(shape[-1], int) else 8
     found = load_digits_split(config.train.seed, side, config.data.validation or 0.1)
     train, held = ({name: fitted(x, takes.get(name), config.data, name)} for x in (found.x, found.held_out_x))
-    labels = found.y
+    labels: Labels = found.y
     if not config.data.validation:
         train = {name: np.concatenate([train[name], held[name]])}
-        labels = np.concatenate([labels, found.held_out_y])
+        labels = np.concatenate([found.y, found.held_out_y])
     train, labels = limited(train, labels, config)
     validation = (held, found.held_out_y) if config.data.validation else None
     digest = digest_of_arrays({name: np.concatenate([found.x, found.held_out_x])})
-    return Examples((train, labels), validation, len(labels), digest, some(train))
+    return Examples((train, labels), validation, count_of(labels), digest, some(train))
 
 
 def _npz(config: Config, takes: Taken) -> Examples:
     said, path = config.data, config.path(config.data.npz)
     digest, held = digest_of_file(path), npz_arrays(path)
 
-    def arrays(inputs: Mapping[str, Any], labels: str, keys: str) -> tuple[Arrays, npt.NDArray[Any]]:
+    def arrays(
+        inputs: Mapping[str, Any], labels: str | Mapping[str, str], weights: str, keys: str
+    ) -> tuple[Arrays, Labels]:
         wanted = dict(inputs) or {name: name for name in list(takes)}
-        for name in [*wanted.values(), labels]:
+        named = dict(labels) if isinstance(labels, Mapping) else {"": labels}
+        for name in [*wanted.values(), *named.values(), *([weights] if weights else [])]:
             if name not in held:
                 raise TrainError(f"data.{keys}: the file {said.npz!r} has no array {name!r}{closest(name, held)}")
+        several = {name: held[key] for name, key in named.items()}
+        found: Labels = several.get("", several)
         return (
             {name: fitted(held[key], takes.get(name), config.data, name) for name, key in wanted.items()},
-            whole(held[labels]),
+            whole(with_weights(found, held[weights]) if weights else found),
         )
 
-    inputs, labels = arrays(said.inputs, said.labels, "inputs and data.labels")
+    inputs, labels = arrays(said.inputs, said.labels, said.weights, "inputs, labels and weights")
     if not said.validation_labels:
         return split(inputs, labels, config, digest)
     inputs, labels = limited(inputs, labels, config)
-    validation = arrays(said.validation_inputs, said.validation_labels, "validation_inputs and validation_labels")
-    return Examples((inputs, labels), validation, len(labels), digest, some(inputs))
+    validation = arrays(said.validation_inputs, said.validation_labels, "", "validation_inputs and validation_labels")
+    return Examples((inputs, labels), validation, count_of(labels), digest, some(inputs))
 
 
 def _text(config: Config, takes: Taken) -> Examples:

@@ -13,6 +13,7 @@ from cloud import data
 from cloud.data.reading.sources import open_source
 from cloud.errors import DataError, TrainError
 from cloud.track.digests import digest_of_file, digest_of_plain
+from cloud.train.inputs.weights import WEIGHT
 from cloud.train.jobs.config import Config
 from cloud.train.jobs.examples import SAMPLE, Arrays, Examples, Taken, fitted, rows_apart, whole
 from federated.tables import closest
@@ -36,7 +37,8 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Columns of elements -> the model's inputs by name, and "labels". `images`: pixels come channels last."""
+    """Columns of elements -> the model's inputs by name, "labels" (or "labels.HEAD" for each head) and weights.
+    `images`: pixels come channels last."""
 
     config: Config
     takes: Taken
@@ -45,12 +47,15 @@ class _Fit:
     def __call__(self, columns: Mapping[str, Any]) -> Arrays:
         said = self.config.data
         names = dict(said.inputs) or {name: "x" if self.images else name for name in self.takes}
-        for key in (*names.values(), said.labels):
+        one = {"": said.labels} if isinstance(said.labels, str) else said.labels
+        labels = {f"labels.{name}".removesuffix("."): key for name, key in one.items()}
+        labels |= {WEIGHT: said.weights} if said.weights else {}
+        for key in (*names.values(), *labels.values()):
             if key not in columns:
                 where = said.folder or said.records
                 raise TrainError(f"data.inputs and data.labels: {where!r} has no {key!r}{closest(key, columns)}")
         return {name: self._input(columns[key], name) for name, key in names.items()} | {
-            "labels": whole(columns[said.labels])
+            name: whole(columns[key]) for name, key in labels.items()
         }
 
     def _input(self, column: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
@@ -103,4 +108,4 @@ def _sample(rows: _Rows, fit: _Fit) -> Arrays | None:
     chosen = range(0, len(rows), -(-len(rows) // SAMPLE)) if needed else range(1)
     elements = [rows[number] for number in chosen]
     columns = fit({name: np.stack([element[name] for element in elements]) for name in elements[0]})
-    return {name: column for name, column in columns.items() if name != "labels"} if needed else None
+    return {name: column for name, column in columns.items() if name in fit.takes} if needed else None

@@ -26,7 +26,8 @@ builtin = "digits"                 # scikit-learn's handwritten digits
 # function = ""                    # "module:function": returns (inputs, labels), a pipeline of cloud.data, or two of
                                    # these, for training and validation; its keyword arguments in [data.options]
 # inputs = {}                      # the file's array for each input of the model: { x = "x_train" }
-# labels = "labels"
+# labels = "labels"                # or several, by head: { digit = "y", side = "z" }
+# weights = ""                     # the array of examples' weights; "": all 1
 # validation_inputs = {}           # the same for validation, if the file has separate arrays for it
 # validation_labels = ""
 # validation = 0.1                 # otherwise: the share of examples held out
@@ -41,13 +42,24 @@ epochs = 12                        # 0: as many as `steps` need
 # batch = 64
 # optimizer = "adam"               # or adamw, sgd, momentum, lion, muon, thor
 # rate = 0.001                     # the learning rate at its highest
-# schedule = "constant"            # or cosine, linear: both fall to 0
+# schedule = "constant"            # or linear, cosine, polynomial, exponential, step, cosine_restarts, one_cycle,
+                                   # inverse_sqrt; the section [schedule] says more
 # warmup = 0.0                     # the share of steps in which the rate rises from 0
+# rises = "linear"                 # or cosine, quadratic
 # momentum = 0.9
 # weight_decay = 0.0
+# decay = "matrices"               # what decays: arrays of rank 2 and up (no biases, no norms), or all
+# groups = []                      # [[train.groups]]: match = ["head.*"], rate = 10.0 (times the rate), weight_decay,
+                                   # optimizer; a parameter belongs to the first that matches
+# layer_decay = 1.0                # the rate is multiplied by this once for every layer behind
+# layers = []                      # glob patterns of layers for that, from the front; []: by the names of parameters
 # loss = "softmax_cross_entropy"   # or mean_squared_error, "module:function"
 # smoothing = 0.0                  # share of each label that is spread evenly over all classes
-# metrics = ["accuracy"]
+# class_weights = []               # one per class, by which its loss is multiplied, or "balanced"
+# focus = 0.0                      # gamma of the focal loss
+# heads = {}                       # [train.heads.NAME]: loss, smoothing, class_weights, focus, weight = 1.0, metrics,
+                                   # output and labels (the head's name by default); all losses are added up
+# metrics = ["accuracy"]           # also over the whole set: f1_macro, roc_auc, confusion, perplexity, r2, coco_map …
 # augment = ""                     # "module:function": changes a batch's inputs in training
 # seed = 0
 # precision = "float32"            # or bfloat16, float16: what the model computes in
@@ -57,7 +69,47 @@ epochs = 12                        # 0: as many as `steps` need
 # freeze = []                      # glob patterns of parameters that are not trained
 # recompute = 0.0                  # share of the forward pass recomputed instead of stored
 # average = 0.0                    # decay of the moving average of the weights; 0: no average
+# swa = 0.0                        # use the mean of the weights after this share of the steps; 0: no
+# swa_every = 0                    # steps between the weights it is the mean of; 0: an epoch
+# swa_batches = 0                  # batches for BatchNormalization's statistics with that mean; 0: an epoch
+# evaluate_steps = 0               # validate after this many steps; 0: after each epoch
+# evaluate_share = 0.0             # validate also after this share of each epoch
 # last = "pad"                     # or drop: what to do with an incomplete last batch
+
+[schedule]                         # each schedule takes some of these; rates as shares of train.rate
+# end = 0.0                        # the last rate
+# power = 2.0                      # polynomial
+# factor = 0.1                     # step: multiplies the rate at each of `at`, shares of the steps after the warm-up
+# at = [0.5, 0.75]
+# cycles = 4                       # cosine_restarts, each cycle `stretch` times as long as the one before
+# stretch = 1.0
+# rise = 0.3                       # one_cycle: the share of steps in which the rate rises, from `start`
+# start = 0.04
+# floor = 0.0                      # where the warm-up begins
+
+[stopping]                         # early, by validation
+# patience = 0                     # evaluations without a better value; 0: the run does not stop early
+# min_delta = 0.0                  # better by more than this
+# metric = "loss"                  # or a metric
+# mode = ""                        # min, max; "": what the metric's name says
+# restore = true                   # the weights are those of the best evaluation in the end
+
+[plateau]                          # a lower rate, by validation
+# patience = 0                     # evaluations without a better value; 0: the rate is never lowered
+# factor = 0.5
+# min_delta = 0.0
+# metric = "loss"
+# mode = ""
+# cooldown = 0                     # evaluations that are not counted afterwards
+# least = 0.0                      # the lowest rate, as a share of the schedule's
+
+[freezing]                         # layers that thaw or freeze as the run goes on
+# kind = ""                        # gradual: from the back, they thaw; progressive: from the front, they freeze
+# first = 1                        # gradual: layers that are trained at first
+# every = 1                        # epochs between two layers, or two decisions
+# share = 0.33                     # progressive: the most of the active layers that are frozen at once
+# batches = 4                      # progressive: batches whose gradient decides
+# layers = []                      # glob patterns of layers, from the front; []: by the names of parameters
 
 [parallel]
 # mode = "none"                    # or data: every device computes part of each batch; auto: as the planner decides

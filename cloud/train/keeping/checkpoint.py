@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +46,8 @@ class Checkpoints:
 
     `steps`, `seconds`: the interval between checkpoints; with neither, at the end of each epoch. `keep`: the number of
     newest checkpoints that are kept. `best`: the checkpoint with the best validation value of that name is kept too:
-    "loss" (smallest) or a metric (largest). `facts`: JSON data about the run to store, such as configuration and plan.
+    "loss" or a metric, the largest unless less of it is better. `facts`: JSON data about the run to store, such as
+    configuration and plan.
     """
 
     def __init__(
@@ -112,9 +113,9 @@ class Checkpoints:
         done, self._done = self._done, []
         return done
 
-    def restore(self, like: TrainState, *, best: bool = False) -> Restored:
-        """The newest (or best) intact checkpoint, bit by bit as it was saved, its arrays placed like those of `like`.
-        All processes call it.
+    def restore(self, like: TrainState | Callable[[Mapping[str, Any]], TrainState], *, best: bool = False) -> Restored:
+        """The newest (or best) intact checkpoint, bit by bit as it was saved, its arrays placed like those of `like`, a
+        state or a function that makes it from the checkpoint's facts. All processes call it.
 
         Damaged ones are skipped with a warning. Raises CheckpointError if none can be read, and for one of another
         model or optimiser.
@@ -126,10 +127,11 @@ class Checkpoints:
             path = self.folder / f"{_NAME}{step:012d}"
             about, problem = said_by(path)
             if not problem:
-                arrays = dict(named(like))
+                wanted = like(about["facts"]) if callable(like) else like
+                arrays = dict(named(wanted))
                 alike(about["arrays"], arrays, path)
                 try:
-                    state, self.restored = self._read(path, like, arrays), about["facts"]
+                    state, self.restored = self._read(path, wanted, arrays), about["facts"]
                     return Restored(state, as_about(about), path)
                 except Exception as error:  # library: orbax and tensorstore promise no type
                     problem = _line(error)

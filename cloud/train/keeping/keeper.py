@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,12 @@ class Keeper:
     """Decides after every step, the same in all processes, whether to save and whether to stop. Without `checkpoints`
     it never saves."""
 
-    def __init__(self, checkpoints: Checkpoints | None, seed: int) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints | None, seed: int, lower: Callable[[str], bool] = lambda name: name == "loss"
+    ) -> None:
+        """`lower`: whether less of validation's "loss" or a metric is better."""
         self.checkpoints = checkpoints
-        self._seed = seed
+        self._seed, self._lower = seed, lower
         self._data: Mapping[str, Any] = {}
         self._resumed: About | None = None
         self._agreement, self._heart = Agreement(), Heartbeat()
@@ -61,6 +64,10 @@ class Keeper:
             return False, stop
         return (kept.steps is None and kept.seconds is None) or self._score(validation) is not None, stop
 
+    def after_evaluation(self, validation: Evaluation) -> bool:
+        """Whether to save after an evaluation between two steps of an epoch."""
+        return self._score(validation) is not None
+
     def save(self, state: TrainState, place: Place, validation: Evaluation | None = None) -> list[Path]:
         """Begin to save; returns checkpoints that were completed since the last call."""
         if self.checkpoints is None:
@@ -83,7 +90,7 @@ class Keeper:
         self.checkpoints.settle()
         return self.checkpoints.finished()
 
-    def restore(self, like: TrainState, best: bool) -> Restored:
+    def restore(self, like: TrainState | Callable[[Mapping[str, Any]], TrainState], best: bool) -> Restored:
         """See `Trainer.resume`."""
         if self.checkpoints is None:
             raise CheckpointError(
@@ -107,7 +114,8 @@ class Keeper:
         if name != "loss" and name not in validation.metrics:
             known = ", ".join(["loss", *validation.metrics])
             raise CheckpointError(f"expected the best checkpoint to be chosen by one of {known}; got {name!r}")
-        return -validation.loss if name == "loss" else validation.metrics[name]
+        value = validation.loss if name == "loss" else validation.metrics[name]
+        return -value if self._lower(name) else value
 
 
 def _facts(feed: Feed) -> dict[str, Any]:

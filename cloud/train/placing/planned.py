@@ -141,6 +141,7 @@ class Planned:
         self._names = names
         self.ways = int(np.prod(applied.plan.mesh.sizes))
         self._rows = rows_over(applied.mesh)
+        self._parts: Any = jax.tree.structure(applied.shardings[1])
         self._exchange: Any = jax.jit(lambda batch: batch, out_shardings=applied.shardings[1])
 
     @property
@@ -164,8 +165,13 @@ class Planned:
         return placed
 
     def place_batch(self, batch: Batch) -> Batch:
-        """See `Placement`. Each process provides its own rows; the plan determines which devices need them."""
-        processes = jax.process_count()
+        """See `Placement`. Each process provides its own rows; the plan determines which devices need them. A batch
+        with other parts than the planned one (validation without weights of examples) has its rows over all devices."""
+        processes, parts = jax.process_count(), jax.tree.structure(dict(batch))
+        planned: bool = parts == self._parts
+        if processes == 1 and not planned:
+            spread: Batch = jax.device_put(dict(batch), self._rows)
+            return spread
         if processes == 1:
             placed: Batch = self.applied.place_batch(dict(batch))
             return placed
@@ -177,7 +183,7 @@ class Planned:
             )
         from_rows: Any = jax.make_array_from_process_local_data
         shared = jax.tree.map(lambda a: from_rows(self._rows, np.asarray(a)), dict(batch))
-        exchanged: Batch = self._exchange(shared)
+        exchanged: Batch = self._exchange(shared) if planned else shared
         return exchanged
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Sums | Packed]:

@@ -16,6 +16,7 @@ import optax
 
 from cloud.errors import TrainError, take_multiple
 from cloud.train.inputs.augment import Augment
+from cloud.train.stepping.averaging import Average, averaged, check_average
 from cloud.train.stepping.freeze import merge, parts, which_frozen
 from cloud.train.stepping.losses import PerExample
 from cloud.train.stepping.precision import (
@@ -32,7 +33,6 @@ from cloud.train.tasks.task import Task, Tree
 
 __all__ = [
     "Batch", "Objective", "Recipe", "Step", "StepOptions", "Sums", "TrainState", "initial_state", "make_step",
-    "moving_mean",
 ]  # fmt: skip
 
 Batch: TypeAlias = Mapping[str, Any]
@@ -47,8 +47,8 @@ Sums: TypeAlias = dict[str, Any]
 class TrainState:
     """Everything that a step replaces; its buffers are donated.
 
-    `slots`: the optimiser's. `step`: () int32, steps done. `scale`: of the loss, for float16. `average`: a moving
-    average of trained parameters.
+    `slots`: the optimiser's. `step`: () int32, steps done. `scale`: of the loss, for float16. `average`: of
+    trained parameters.
     """
 
     params: Tree
@@ -65,14 +65,15 @@ Step: TypeAlias = Callable[[TrainState, Batch], tuple[TrainState, Sums]]
 @dataclass(frozen=True)
 class StepOptions:
     """How an objective becomes a step. `accumulate`: the number of microbatches per batch, computed one after another;
-    `clip`: the global norm that gradients are scaled down to; `average`: the share that the moving average of weights
-    keeps per step; `freeze`: glob patterns of parameters that are not trained; `recompute`: share of the forward pass
-    that is recomputed in the backward pass instead of stored; `gradient_norm`: report it, as it is before clipping."""
+    `clip`: the global norm that gradients are scaled down to; `average`: the share that a moving average of weights
+    keeps per step, or SWA; `freeze`: glob patterns of parameters that are not trained; `recompute`: share of the
+    forward pass that is recomputed in the backward pass instead of stored; `gradient_norm`: report it, as it is before
+    clipping."""
 
     seed: int = 0
     accumulate: int = 1
     clip: float | None = None
-    average: float | None = None
+    average: Average | None = None
     freeze: Sequence[str] = ()
     recompute: float = 0.0
     gradient_norm: bool = False
@@ -84,8 +85,7 @@ class StepOptions:
             raise TrainError(f"expected to accumulate over at least 1 microbatch, got {self.accumulate}")
         if self.clip is not None and not self.clip > 0:
             raise TrainError(f"expected a norm above 0 to clip gradients to, got {self.clip}")
-        if self.average is not None and not 0 < self.average < 1:
-            raise TrainError(f"expected a decay between 0 and 1 for the moving average of weights, got {self.average}")
+        check_average(self.average)
         if not 0 <= self.recompute <= 1:
             raise TrainError(f"expected a share from 0 to 1 of the forward pass to recompute, got {self.recompute}")
 
@@ -118,10 +118,10 @@ class Objective:
         output, state = self.training_outputs(params, state, inputs, jax.random.fold_in(key, 0))
         return self._sums(output, batch), state
 
-    def measure(self, params: Tree, state: Tree, batch: Batch) -> Sums:
-        """The inference form."""
-        output, _ = self._outputs(params, state, batch["inputs"], None, train=False)
-        return self._sums(output, batch)
+    def measure(self, params: Tree, state: Tree, batch: Batch) -> tuple[Sums, Any]:
+        """The inference form: sums, and the output."""
+        output = self.outputs(params, state, batch["inputs"])
+        return self._sums(output, batch), output
 
     def outputs(self, params: Tree, state: Tree, inputs: Mapping[str, Any]) -> Any:
         """The model's output in inference form."""
@@ -228,7 +228,7 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, opt
         trained = optax.apply_updates(trained, updates)
         average = None
         if options.average is not None:
-            average = moving_mean(before.step, before.average, trained, options.average)
+            average = averaged(before.step, before.average, trained, options.average)
         after = TrainState(merge(trained, kept), state, slots, before.step + 1, before.scale, average)
         return (after, sums) if fine is None else _unless_overflown(fine, before, after, sums)
 
@@ -284,14 +284,6 @@ def _gradient(
 def _clipped(gradient: Tree, norm: Any, most: float) -> Tree:
     factor = jnp.where(norm > most, most / norm, 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), gradient)
-
-
-def moving_mean(step: Any, before: Tree, new: Tree, keep: float) -> Tree:
-    """The average after step number `step` ([] integers, counted from 0): it keeps the share `keep`, but less in the
-    first steps, (1 + n) / (10 + n), so that the initial weights are soon forgotten."""
-    n = step.astype(jnp.float32)
-    share = jnp.minimum(keep, (1 + n) / (10 + n))
-    return jax.tree.map(lambda mean, now: (share * mean + (1 - share) * now).astype(mean.dtype), before, new)
 
 
 def _recomputed(loss_sums: Callable[..., tuple[Sums, Tree]], share: float) -> Callable[..., tuple[Sums, Tree]]:

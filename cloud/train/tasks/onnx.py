@@ -20,13 +20,15 @@ class OnnxTask:
     by default all that `cloud.engine.lower` treats as weights. BatchNormalization whose scale is `frozen` (patterns
     too) keeps its statistics and normalises with them. The model is not changed."""
 
-    def __init__(
-        self, model: ir.Model, *, trainable: Sequence[str] | None = None, frozen: Sequence[str] = ()
-    ) -> None:
-        self.model = model
+    def __init__(self, model: ir.Model, *, trainable: Sequence[str] | None = None, frozen: Sequence[str] = ()) -> None:
+        self.model, self._trainable = model, trainable
         self.function = lower(model, training=True, trainable=trainable, frozen=frozen)
         if not self.function.params:
             raise TrainError("the model has no float initialisers to train; are its weights Constant nodes?")
+
+    def refrozen(self, frozen: Sequence[str]) -> OnnxTask:
+        """The same task with other parameters frozen."""
+        return OnnxTask(self.model, trainable=self._trainable, frozen=frozen)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def test_what_a_run_records(folder: Path) -> None:
         assert losses.steps == tuple(range(1, 10)) and all(np.isfinite(losses.values))
         for name in ("train/loss", "validation/accuracy", "time/step", "time/data", "time/other", "epoch"):
             assert store.scalars(run.id, name).steps == (3, 6, 9), name
-        np.testing.assert_allclose(store.scalars(run.id, "rate").values, [1 / 4, 1 / 7, 1 / 10])
+        np.testing.assert_allclose(store.scalars(run.id, "rate").values, [1 / (1 + n) for n in range(9)])
         weights = store.histograms(run.id)
         assert {"weights/layer0.weight", "weights/head.bias"} <= set(weights)
         assert [h.step for h in weights["weights/layer0.weight"]] == [3, 6, 9]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import tomllib
@@ -14,14 +15,34 @@ import pytest
 
 from cloud.data import write_records
 from cloud.errors import DataError, TrainError
+from cloud.track import Store
+from cloud.track.tracked import Tracked
+from cloud.train import Swa
 from cloud.train.jobs import config as words
 from cloud.train.jobs.config import Config, Train, parse, read, read_size
-from cloud.train.jobs.job import OPTIMIZERS, job_of, optimizer_of, rate_of
+from cloud.train.jobs.job import job_of
+from cloud.train.jobs.made import OPTIMIZERS, Rates, optimizer_of, rate_of
 from cloud.train.jobs.sections import overridden
+from cloud.train.jobs.settings import Group, Head, Schedule
 from cloud.train.jobs.sources import examples_of, model_of
 from cloud.train.jobs.template import TEMPLATE
+from cloud.train.stepping.schedules import SCHEDULES, WARMUPS, Shape
 
 LEAST: dict[str, Any] = {"model": {"zoo": "mlp", "options": {"features": 4, "outputs": 3}}, "data": {"npz": "d.npz"}}
+
+
+def test_the_template_names_the_keys_of_tables_in_tables() -> None:
+    for table in (Group, Head):
+        for field in msgspec.structs.fields(table):
+            assert re.search(rf"\b{field.name}\b", TEMPLATE.partition("groups = []")[2]), field.name
+
+
+def test_every_schedule_and_warm_up_has_its_name() -> None:
+    hints = get_type_hints(Train)
+    assert set(get_args(hints["schedule"])) == {*SCHEDULES} and set(get_args(hints["rises"])) == {*WARMUPS}
+    assert {f.name for f in msgspec.structs.fields(Schedule)} == {f.name for f in dataclasses.fields(Shape)}
+    for field in dataclasses.fields(Shape):
+        assert getattr(Schedule(), field.name) == field.default
 
 
 def test_the_template_is_a_run_and_shows_every_default() -> None:
@@ -45,7 +66,8 @@ def test_every_optimizer_has_its_row_and_trains() -> None:
     assert set(OPTIMIZERS) == set(get_args(get_type_hints(Train)["optimizer"]))
     params = {"w": np.ones((4, 3), np.float32), "b": np.ones(3, np.float32)}
     for name in OPTIMIZERS:
-        optimizer, _ = optimizer_of(Train(optimizer=name, rate=0.1, weight_decay=0.1), 10)  # type: ignore[arg-type]
+        said = Train(optimizer=name, rate=0.1, weight_decay=0.1)  # type: ignore[arg-type]
+        optimizer = optimizer_of(said, rate_of(said, 10))
         updates, _ = optimizer.update({"w": params["w"], "b": params["b"] * 0}, optimizer.init(params), params)
         assert np.asarray(updates["w"]).sum() < 0 and not np.asarray(updates["b"]).any()  # down the slope of 1
 
@@ -83,6 +105,22 @@ def test_the_learning_rate_rises_and_ends(schedule: str, end: float) -> None:
         ({"data": {"npz": "a", "inputs": {"x": 3}}}, r"data\.inputs"),
         ({"data": {"npz": "a", "validation_labels": "y"}}, r"data\.validation_labels"),
         ({"data": {"records": "a", "validation_labels": "y"}}, r"none without data\.npz"),
+        ({"train": {"class_weights": "even"}}, r"train\.class_weights: expected a list, .* or 'balanced', got 'even'"),
+        ({"train": {"focus": 2, "loss": "huber"}}, r"focus: expected none but with a cross-entropy, got 'huber'"),
+        ({"train": {"heads": {"a": {}}, "smoothing": 0.1}}, r"train\.smoothing: expected 0.0 with heads, got 0\.1"),
+        ({"train": {"heads": {"a": {"wieght": 1}}}}, r"train\.heads\.a\.wieght: no such key; did you mean 'weight'"),
+        ({"train": {"groups": [{"match": []}]}}, r"train\.groups\.match: expected at least one pattern"),
+        ({"train": {"groups": [{"rate": 2.0}]}}, r"train\.groups\[0\]\.match: expected a list of texts, got none"),
+        ({"train": {"layers": ["a"]}}, r"train\.layers: expected none without train\.layer_decay"),
+        ({"train": {"swa_every": 3}}, r"train\.swa_every and swa_batches: expected 0 without train\.swa"),
+        ({"train": {"swa": 0.5, "average": 0.9}}, r"train\.swa: expected 0 together with train\.average"),
+        ({"train": {"rises": "cosine"}}, r"train\.rises: expected linear without train\.warmup"),
+        ({"train": {"evaluate_steps": 5, "evaluate_share": 0.5}}, r"train\.evaluate_share: expected 0 together"),
+        ({"schedule": {"power": 3.0}}, r"schedule\.power: expected 2\.0 with train\.schedule = 'constant', which"),
+        ({"stopping": {"metric": "loss", "min_delta": 0.1}}, r"stopping\.min_delta: expected 0\.0 without patience"),
+        ({"plateau": {"factor": 0.0}}, r"plateau\.factor: expected a share above 0"),
+        ({"freezing": {"kind": "gradual", "share": 0.5}}, r"freezing\.share: expected 0\.33 with kind = 'gradual'"),
+        ({"data": {"function": "a:b", "weights": "w"}}, r"data\.weights and labels .*: expected none without npz"),
         ({"parallel": {"memory": "much"}}, r"parallel\.memory: expected bytes"),
         ({"parallel": {"mode": "magic"}}, r"parallel\.mode"),
         ({"parallel": {"mode": "data", "compiled": 4}}, r"parallel\.compiled: expected 0, or mode = \"auto\""),
@@ -258,6 +296,122 @@ def test_text_is_windows_and_what_follows(tmp_path: Path) -> None:
     assert held["x"].min() == 80
     with pytest.raises(TrainError, match="too few for windows of 200"):
         made(tmp_path, model, {"text": "t.txt", "length": 200})
+
+
+HEADS = """
+import jax.numpy as jnp
+import numpy as np
+from cloud.train import JaxTask
+def heads():
+    def apply(params, x):
+        return {"kind": jnp.tanh(x @ params["front"]) @ params["kind"], "size": x @ params["size"]}
+    sizes = {"front": 4, "kind": 3, "size": 1}
+    return JaxTask(apply, {name: np.ones((4, n), np.float32) / 4 for name, n in sizes.items()})
+"""
+
+EVERYTHING = """
+[model]
+function = "MODULE:heads"
+
+[data]
+npz = "d.npz"
+labels = { kind = "k", size = "s" }
+weights = "w"
+validation = 0.25
+
+[train]
+epochs = 12
+batch = 16
+rate = 0.05
+schedule = "step"
+optimizer = "adamw"
+weight_decay = 0.1
+decay = "all"
+layer_decay = 0.5
+layers = ["front", "kind"]
+groups = [{ match = ["size"], rate = 0.1, optimizer = "sgd", weight_decay = 0.0 }]
+swa = 0.5
+evaluate_share = 0.5
+accumulate = 2
+precision = "bfloat16"
+
+[train.heads.kind]
+class_weights = "balanced"
+smoothing = 0.1
+metrics = ["f1_macro", "confusion"]
+
+[train.heads.size]
+loss = "huber"
+weight = 0.5
+metrics = ["r2"]
+
+[schedule]
+at = [0.5]
+
+[stopping]
+patience = 3
+metric = "kind_f1_macro"
+min_delta = 1.0
+
+[plateau]
+patience = 2
+metric = "size_r2"
+min_delta = 1.0
+
+[freezing]
+kind = "gradual"
+layers = ["front", "kind"]
+
+[checkpoint]
+folder = "kept"
+"""
+
+
+def test_a_run_file_with_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it has the effect that it has in Python; and the record has the rate of every step."""
+    monkeypatch.chdir(tmp_path)
+    name = f"heads_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(HEADS)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 4)).astype(np.float32)
+    np.savez("d.npz", x=x, k=np.arange(64) % 8 % 3, s=x[:, :1], w=np.ones(64, np.float32))
+    (tmp_path / "run.toml").write_text(EVERYTHING.replace("MODULE", name))
+    job = job_of(read("run.toml"))
+    run, said = job.trainer, job.trainer.objective.loss
+    kinds = np.asarray(job.examples.train[1]["kind"])
+    balanced = [len(kinds) / (3 * count) for count in np.bincount(kinds)]
+    logits, size = np.zeros((2, 3), np.float32), np.zeros((2, 1), np.float32)
+    labels = {"kind": np.array([0, 2]), "size": size + 3, "sample_weight": np.array([1.0, 2.0])}
+    expected = (np.log(3) * np.array(balanced)[[0, 2]] + 0.5 * 2.5) * [1, 2]
+    np.testing.assert_allclose(said({"kind": logits, "size": size}, labels), expected, rtol=1e-5)
+    with Store("runs.sqlite", create=True):
+        tracked = Tracked("runs.sqlite", rate=job.rate)
+    run.watch(tracked)
+    assert run.options.freeze == ("front",)
+    reports = job.fit()
+    with Store("runs.sqlite") as store:
+        (recorded,) = store.runs()
+        rates = store.scalars(recorded.id, "rate")
+        assert rates.steps == tuple(range(1, run.steps_done + 1))
+        assert rates.values[0] == pytest.approx(0.05) and min(rates.values) == pytest.approx(0.05 * run.pace)
+        tested = store.scalars(recorded.id, "validation/size_r2")
+        assert tested.steps[:3] == (2, 3, 5)
+        text = " ".join(event.text for event in store.events(recorded.id))
+    for part in (
+        "0 of 2 layers are frozen now",
+        "multiplied by 0.5",
+        "stopped early: no better kind_f1_macro",
+        "kind_conf",
+    ):
+        assert part in text
+    assert run.pace < 1 and len(reports) < 12 and run.options.average == Swa(18, 3)
+    assert run.checkpoints is not None and run.checkpoints.best == "kind_f1_macro"
+
+
+def test_rates_of_many_steps_at_once() -> None:
+    rate, steps = rate_of(Train(rate=0.5, schedule="linear"), 600), (0, 300, 255, 256, 599)
+    rates = Rates(rate)
+    assert [rates(step) for step in steps] == pytest.approx([float(rate(step)) for step in steps], rel=1e-4)
 
 
 MODULE = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -118,6 +119,23 @@ def test_a_function_with_state_inputs_and_settings() -> None:
     assert int(trainer.state["n"]) == 6
 
 
+def test_files_and_functions_are_trained_as_they_are(tmp_path: Path) -> None:
+    """The path of an ONNX file, also an old one with a fixed batch; a function and its parameters, with state or
+    not."""
+    ir.save(tiny_net(), tmp_path / "m.onnx")
+    images = np.ones((8, 1, 8, 8), np.float32)
+    for path in (tmp_path / "m.onnx", str(tmp_path / "m.onnx")):
+        np.testing.assert_allclose(Trainer(path).predict(images), Trainer(tiny_net()).predict(images), rtol=1e-6)
+    np.testing.assert_array_equal(Trainer((mlp, PARAMS)).predict(X), Trainer(JaxTask(mlp, PARAMS)).predict(X))
+    counted = Trainer((lambda params, state, x: (mlp(params, x), {"n": state["n"] + 1}), PARAMS, {"n": np.int32(0)}))
+    counted.fit((X, Y), 1, 16)
+    assert int(counted.state["n"]) == -(-len(X) // 16)
+    with pytest.raises(TrainError, match=r"got 'run\.toml', a run file: job_of\(read\('run\.toml'\)\)"):
+        Trainer("run.toml")
+    with pytest.raises(TrainError, match=r"Trainer: cannot read '.*none\.onnx'"):
+        Trainer(tmp_path / "none.onnx")
+
+
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(TrainError, match="at least one float array"):
         JaxTask(mlp, {"a": np.arange(3)})
@@ -125,7 +143,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         JaxTask(lambda params: params, PARAMS)
     with pytest.raises(TrainError, match=r"return \(output, state\), got"):
         Trainer(JaxTask(lambda params, state, x: mlp(params, x), PARAMS, {})).fit((X, Y))
-    with pytest.raises(TrainError, match="got function; wrap a JAX function: JaxTask"):
+    with pytest.raises(TrainError, match=r"got function; give its parameters too: \(function, params\)"):
         Trainer(mlp)
     with pytest.raises(TrainError, match="use freeze="):
         Trainer(JaxTask(mlp, PARAMS), trainable=["a"])

@@ -18,7 +18,7 @@ from cloud.parallel.explaining import planfile
 from cloud.parallel.running.prepare import prepare
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import Device, Level, Topology
-from cloud.train import Trainer
+from cloud.train import Group, Plateau, Swa, Trainer
 from cloud.train.callbacks import Callback
 from cloud.train.placing import planned
 from cloud.train.placing.planned import Auto, Planned
@@ -144,3 +144,21 @@ def test_a_plan_for_something_else_is_refused(tmp_path: Path) -> None:
         Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=file).fit((X, Y), 1, 16)
     again = Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=Auto(FAST, plan=plan))
     assert np.isfinite(again.fit((X, Y), 1, 16)[0].loss)
+
+
+def test_a_run_that_decides_is_planned_too() -> None:
+    """Groups, a lower rate, metrics over the whole set, an average, and weights that validation does not have."""
+
+    def run(parallel: Any) -> tuple[list[Any], float]:
+        trainer = Trainer(
+            model(), optimizer=optax.adam(1e-2), metrics=["f1_macro"], groups=[Group(["w2"], 0.5, optax.sgd(0.1))],
+            plateau=Plateau(patience=1, min_delta=9.0), average=Swa(2, 2), layer_decay=0.7, parallel=parallel,
+        )  # fmt: skip
+        reports = trainer.fit((X, Y, np.linspace(0, 2, 64)), 2, 16, validation=(X, Y))
+        return [
+            (r.loss, r.validation.loss, r.validation.metrics["f1_macro"]) for r in reports if r.validation
+        ], trainer.pace
+
+    (one, pace), (many, same) = run("none"), run(Auto(FAST, pipelines=False))
+    np.testing.assert_allclose(many, one, rtol=1e-5)
+    assert pace == same == 0.5
