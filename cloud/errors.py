@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["CheckpointError", "DataError", "EngineError", "PlanError", "TrackError", "TrainError", "take_multiple"]
+__all__ = [
+    "CheckpointError", "ClusterError", "DataError", "EngineError", "PlanError", "TrackError", "TrainError",
+    "take_multiple",
+]  # fmt: skip
 
 
 class EngineError(MsedgeError):
@@ -25,6 +28,10 @@ class PlanError(MsedgeError):
 
 class CheckpointError(MsedgeError):
     """A checkpoint cannot be written, or none of those there can be read."""
+
+
+class ClusterError(MsedgeError):
+    """A cluster or its jobs cannot be read or run: a file that contradicts itself, a job that fits nowhere."""
 
 
 class TrackError(MsedgeError):

@@ -14,6 +14,7 @@ from edge.cli import (
     bench,
     build,
     chat,
+    cluster,
     convert,
     cut,
     demo,
@@ -160,6 +161,13 @@ _RUNS: dict[str, Callable[..., None]] = {
 for _name, _function in _RUNS.items():
     _runs.command(_name, cls=_Plain)(guarded(_function))
 app.add_typer(_runs, name="runs")
+
+_cluster = typer.Typer(
+    help="Plan, simulate and run several jobs on one cluster.", no_args_is_help=True, rich_markup_mode=None
+)
+for _name, _function in cluster.COMMANDS.items():
+    _cluster.command(_name, cls=_Plain)(guarded(_function))
+app.add_typer(_cluster, name="cluster")
 
 _agent = typer.Typer(
     help="Keep applications on this device up to date, with a way back.", no_args_is_help=True, rich_markup_mode=None
