@@ -37,6 +37,7 @@ SERVING = """
 [[serving]]
 name = "s"
 latency = 0.5
+starting = 1
 seconds = { here = 0.1 }
 requests = [[0, 2]]
 """
