@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from cloud.errors import TrackError
 from cloud.track.facts import host
 from cloud.track.names import fresh_name
-from cloud.track.rows import artifact_of, event_of, histogram_of, name_of, newest_of, point_of, run_of
+from cloud.track.rows import artifact_of, document_of, event_of, histogram_of, name_of, newest_of, point_of, run_of
 from cloud.track.runs import Artifact, Event, Histogram, Run, Series
-from cloud.track.schema import opened
+from cloud.track.schema import DOCUMENTS, opened
 
 __all__ = ["Store", "default_path"]
 
@@ -127,6 +127,12 @@ class Store:
         with self._transaction() as database:
             database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (run, time.time(), kind, text))
 
+    def add_document(self, run: str, name: str, body: Mapping[str, Any]) -> None:
+        """Record JSON data of the run under a name, instead of what has that name: "graph", "profile" …"""
+        with self._transaction() as database:
+            database.execute(DOCUMENTS)
+            database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", (run, name, _json(body)))
+
     # --- reading
 
     def runs(self) -> list[Run]:
@@ -195,6 +201,14 @@ class Store:
         words = "SELECT run, kind, path, digest, bytes, time, source FROM artifacts WHERE digest = ? ORDER BY time"
         return self._read(lambda row: (name_of(row[:1]), artifact_of(row[1:])), words, digest)
 
+    def document(self, run: str, name: str) -> dict[str, Any]:
+        """JSON data that the run recorded under a name; {} if it did not."""
+        known = "SELECT count(*) FROM sqlite_master WHERE name = 'documents'"
+        if not self._read(lambda row: row[0], known)[0]:
+            return {}
+        found = self._read(document_of, "SELECT body FROM documents WHERE run = ? AND name = ?", run, name)
+        return found[0] if found else {}
+
     def events(self, run: str) -> list[Event]:
         """The run's events, in order."""
         return self._read(event_of, "SELECT time, kind, text FROM events WHERE run = ? ORDER BY time, rowid", run)
@@ -237,4 +251,3 @@ def _json(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
     except (TypeError, ValueError) as error:
         raise TrackError(f"expected fields of a run that JSON can hold, got {type(value).__name__}: {error}") from error
-

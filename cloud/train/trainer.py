@@ -138,6 +138,7 @@ class Trainer(Course):
         self._keeper = Keeper(where, seed, self._judge.is_lower)
         keeps_best(where, self._judge)
         self.epochs_done = self.steps_done = self.steps_of_epoch = 0
+        self.input_shapes: Mapping[str, Any] | None = None
 
     @property
     def params(self) -> Any:
@@ -381,6 +382,7 @@ class Trainer(Course):
         """Before the first step: decide where it runs."""
         processes = jax.process_count()
         rows = jax.tree.map(lambda a: shaped((len(a) * processes, *np.shape(a)[1:]), a.dtype), batch)
+        self.input_shapes = rows["inputs"]
         shapes = jax.eval_shape(lambda: self._state)
         said = advice(self._recipe, shapes, rows)
         if said is not None:

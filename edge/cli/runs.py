@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +17,7 @@ from edge.cli.output import bytes_text, console, emit, seconds_text, table
 if TYPE_CHECKING:
     from cloud.track import Link, Run, Store
 
-__all__ = ["compare", "export", "lineage", "listed", "page", "show"]
+__all__ = ["compare", "export", "lineage", "listed", "page", "show", "watch"]
 
 StoreFile: TypeAlias = Annotated[
     Path | None,
@@ -135,6 +137,28 @@ def page(
         found = [store.run(name) for name in which or ["latest"]]
         write_atomically(output, runs_page(store, found).encode())
     print(f"{output}: {', '.join(run.id for run in found)}")
+
+
+def watch(
+    which: RunNames = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: one that is free.")] = 0,
+    runs: StoreFile = None,
+) -> None:
+    """Serve a page of the named runs on 127.0.0.1 that stays up to date while they train; without names, of the newest
+    run.
+
+    Ctrl-C ends it. The page is that of `msedge runs page`; runs may train in other processes.
+    """
+    from cloud.track.store import default_path
+    from edge.pages.live import LivePage, serving
+
+    page = LivePage(runs or default_path(), lambda: which or ["latest"])
+    page.refresh()
+    with serving(page, port) as address:
+        print(f"serving {address} until Ctrl-C", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(3600.0)
 
 
 def export(

@@ -218,6 +218,8 @@ class Track(Section, frozen=True):
     """The SQLite file; "": the path in MSEDGE_RUNS, or runs.sqlite in the working folder."""
     name: str = ""
     keep: bool = True
+    profile: Whole = 0
+    """How many steps JAX's profiler watches, soon after the first ones, for the page of the run; 0: none."""
 
 
 class _File(Section, frozen=True):

@@ -133,4 +133,5 @@ epochs = 12                        # 0: as many as `steps` need
 # store = ""                       # where runs are recorded; "": MSEDGE_RUNS, or runs.sqlite in the working folder
 # name = ""
 # keep = true                      # false: do not record the run
+# profile = 0                      # steps that JAX's profiler watches, once, for the page of the run
 """
