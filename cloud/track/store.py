@@ -26,6 +26,10 @@ Row = tuple[str, int, float, float]
 """(name, step, time, value) of one value of a scalar."""
 
 
+_FIRST = -(1 << 63)
+"""Below every step."""
+
+
 def default_path() -> Path:
     """The path in MSEDGE_RUNS, or runs.sqlite in the working folder."""
     return Path(os.environ.get("MSEDGE_RUNS") or "runs.sqlite")
@@ -163,11 +167,11 @@ class Store:
         """The names of the run's scalars."""
         return self._read(name_of, "SELECT name FROM series WHERE run = ? ORDER BY name", run)
 
-    def scalars(self, run: str, name: str, most: int | None = None) -> Series:
-        """A scalar over steps; with more than `most` points, every n-th and the last."""
+    def scalars(self, run: str, name: str, most: int | None = None, after: int | None = None) -> Series:
+        """A scalar over steps, of steps above `after`; with more than `most` points, every n-th and the last."""
         points = self._read(
             point_of, "SELECT step, value, time FROM scalars JOIN series ON scalars.series = series.id "
-            "WHERE run = ? AND name = ? ORDER BY step", run, name,
+            "WHERE run = ? AND name = ? AND step > ? ORDER BY step", run, name, _FIRST if after is None else after,
         )  # fmt: skip
         if most is not None and len(points) > most:
             stride = -(-len(points) // most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from cloud.errors import TrackError
+from cloud.track.copies import Copy, Follower
 from cloud.track.facts import environment, git_state
 from cloud.track.lineage import identity
 from cloud.track.recorder import Recorder
@@ -42,7 +43,8 @@ class Tracked(Callback):
     `config`: the settings as JSON data; `data`, `model`, `plan_digest`: digests of what it starts from; `parent`: the
     run that it continues (by default the one whose checkpoint the trainer resumed); `rate(step)`: the learning rate;
     `stops`: errors that mean that the run was stopped by the user rather than that it failed; `profile`: how many
-    steps JAX's profiler watches, soon after the first ones (0: none). The model's graph and the memory in use are
+    steps JAX's profiler watches, soon after the first ones (0: none); `copies`: other trackers that get the run too,
+    from the store and in their own time (`cloud.track.copies`). The model's graph and the memory in use are
     recorded too. A step costs one append to a list. In a run with several processes the first one records.
     """
 
@@ -51,6 +53,7 @@ class Tracked(Callback):
         seed: int | None = None, data: str = "", model: str = "", plan_digest: str = "",
         plan: Mapping[str, Any] | None = None, parent: str = "", rate: Callable[[int], float] | None = None,
         stops: tuple[type[BaseException], ...] = (KeyboardInterrupt,), profile: int = 0,
+        copies: Sequence[Copy] = (),
     ) -> None:  # fmt: skip
         self.path, self.run = os.fspath(path), ""
         self._facts: dict[str, Any] = {
@@ -62,6 +65,7 @@ class Tracked(Callback):
         self._trainer: Fitting | None = None
         self._recorder: Recorder | None = None
         self._drawn = False
+        self._copies, self._followers = tuple(copies), list[Follower]()
         self._profiled = Profiled(lambda found: self.document("profile", found), profile) if profile else Callback()
 
     def started(self, trainer: Fitting) -> None:
@@ -77,6 +81,9 @@ class Tracked(Callback):
         if trainer.checkpoints is not None:
             trainer.checkpoints.facts["run"] = self.run
         self._trainer, self._recorder = trainer, Recorder(self.path, self.run)
+        self._followers = self._followers or [Follower(self.path, self.run, copy) for copy in self._copies]
+        for follower in self._followers:
+            follower.start()
         self._draw(trainer)
         self._profiled.started(trainer)
 
@@ -179,6 +186,13 @@ class Tracked(Callback):
             made = Artifact(kind, os.path.abspath(path), digest, size, time.time(), source)
             with Store(self.path) as store:
                 store.add_artifact(self.run, made)
+            for follower in self._followers:
+                follower.file(made)
+
+    def close(self) -> None:
+        """Nothing follows, no file either: end the copies in other trackers."""
+        for follower in self._followers:
+            follower.close()
 
     def _end(self, state: str, error: str) -> None:
         if self._recorder is None:
@@ -190,6 +204,8 @@ class Tracked(Callback):
             store.end(self.run, state, error)
 
         self._keep(end)
+        for follower in self._followers:
+            follower.end()
 
     def _keep(self, write: Callable[[Store], None]) -> None:
         """A record that cannot be written causes a warning; training continues."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -16,6 +16,7 @@ from edge.cli.output import bytes_text, console, emit, seconds_text, table
 
 if TYPE_CHECKING:
     from cloud.track import Link, Run, Store
+    from cloud.track.copies import Copy
 
 __all__ = ["compare", "export", "lineage", "listed", "page", "show", "watch"]
 
@@ -162,15 +163,50 @@ def watch(
 
 
 def export(
-    tensorboard: Annotated[Path, typer.Option("--tensorboard", metavar="DIR", help="The folder to write to.")],
-    which: RunNames = None, runs: StoreFile = None,
-) -> None:  # fmt: skip
-    """Write scalars and histograms as TensorBoard event files; without names, of all runs."""
-    from cloud.track import tensorboard as board
+    which: RunNames = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option("--tensorboard", metavar="DIR", help="Write TensorBoard's event files here."),
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", metavar="URI", help="Copy to MLflow: sqlite:///mlflow.db, http://…")
+    ] = None,
+    experiment: Annotated[str, typer.Option("--experiment", help="MLflow's experiment.")] = "msedge",
+    wandb: Annotated[
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="Copy to a project of Weights & Biases.")
+    ] = None,
+    runs: StoreFile = None,
+) -> None:
+    """Copy runs to TensorBoard (scalars and histograms), MLflow or Weights & Biases (settings, scalars, files); without
+    names, all runs.
 
+    A run that MLflow or Weights & Biases has already, from training or an earlier export, is continued there.
+    WANDB_MODE=offline writes files for `wandb sync`.
+    """
+    if tensorboard is None and mlflow is None and wandb is None:
+        raise typer.BadParameter("expected --tensorboard, --mlflow or --wandb, got none of them")
     with _store(runs) as store:
         for run in [store.run(name) for name in which] if which else store.runs():
-            print(board.export(store, run, tensorboard))
+            if tensorboard is not None:
+                from cloud.track import tensorboard as board
+
+                print(board.export(store, run, tensorboard))
+            for copy in _copies(mlflow, experiment, wandb):
+                from cloud.track.copies import export as copied
+
+                copied(store, run, copy)
+                print(f"{copy.what}: {run.id}")
+
+
+def _copies(mlflow: str | None, experiment: str, wandb: str | None) -> Iterator[Copy]:
+    if mlflow is not None:
+        from cloud.track.copies.mlflow import MlflowCopy
+
+        yield MlflowCopy(mlflow, experiment)
+    if wandb is not None:
+        from cloud.track.copies.wandb import WandbCopy
+
+        yield WandbCopy(wandb)
 
 
 def _all_facts(run: Run) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from edge.cli.options import Changes, Json
 from edge.cli.output import emit, say, seconds_text
 
 if TYPE_CHECKING:
+    from cloud.track.copies import Copy
     from cloud.track.tracked import Tracked
-    from cloud.train.jobs.config import Config
+    from cloud.train.jobs.config import Config, Track
     from cloud.train.jobs.job import Job
     from cloud.train.reports import EpochReport
 
@@ -109,12 +110,28 @@ def _run(
     job = job_of(config)
     _resumed(job, resume)
     profile = _profile(said.profile, page)
-    tracked = _tracked(job, store, said.name, config.train.seed, profile) if said.keep else None
+    tracked = None
+    if said.keep:
+        tracked = _tracked(job, store, said.name, config.train.seed, profile, _copies(said))
     return _train(job, tracked, config, as_json, page)
 
 
 PROFILED = 8
 """Steps that are profiled for a page."""
+
+
+def _copies(said: Track) -> list[Copy]:
+    """The other trackers that [track] names."""
+    made: list[Copy] = []
+    if said.mlflow:
+        from cloud.track.copies.mlflow import MlflowCopy
+
+        made.append(MlflowCopy(said.mlflow, said.experiment))
+    if said.wandb:
+        from cloud.track.copies.wandb import WandbCopy
+
+        made.append(WandbCopy(said.wandb))
+    return made
 
 
 def _profile(said: int, page: int | None) -> int:
@@ -139,13 +156,15 @@ def _resumed(job: Job, asked: bool) -> None:
         say(f"continuing from {job.trainer.resume()}, after step {job.trainer.steps_done}")
 
 
-def _tracked(job: Job, store: Path | None, name: str, seed: int | None, profile: int) -> Tracked:
+def _tracked(
+    job: Job, store: Path | None, name: str, seed: int | None, profile: int, copies: Sequence[Copy] = ()
+) -> Tracked:
     from cloud.track.store import default_path
     from cloud.track.tracked import Tracked
 
     return Tracked(
         store or default_path(), name=name, config=job.config, seed=seed, data=job.examples.digest, model=job.model,
-        rate=job.rate, profile=profile,
+        rate=job.rate, profile=profile, copies=copies,
     )  # fmt: skip
 
 
@@ -177,6 +196,8 @@ def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bo
             reports = job.fit()
         stopped += ["another process"] if job.trainer.stopped and not stopped else []
     files = {} if stopped or config is None else _exported(job, config, tracked)
+    if tracked is not None:
+        tracked.close()
     made = _summary(job, reports, tracked, files) | {"stopped": stopped, "seconds": perf_counter() - begun}
     if as_json:
         emit(made)

@@ -218,8 +218,22 @@ class Track(Section, frozen=True):
     """The SQLite file; "": the path in MSEDGE_RUNS, or runs.sqlite in the working folder."""
     name: str = ""
     keep: bool = True
+    mlflow: str = ""
+    """MLflow's server or store that gets the run too, such as "sqlite:///mlflow.db" or "http://127.0.0.1:5000"."""
+    wandb: str = ""
+    """The project of Weights & Biases that gets the run too; WANDB_MODE=offline needs no server."""
+    experiment: str = ""
+    """MLflow's experiment; "": msedge."""
     profile: Whole = 0
     """How many steps JAX's profiler watches, soon after the first ones, for the page of the run; 0: none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        copied = self.keep or not (self.mlflow or self.wandb)
+        need(
+            copied, "track.mlflow and track.wandb", "none with keep = false: they get what is recorded", "keep = false"
+        )
+        need(not self.experiment or bool(self.mlflow), "track.experiment", "none without track.mlflow", self.experiment)
 
 
 class _File(Section, frozen=True):

@@ -133,5 +133,8 @@ epochs = 12                        # 0: as many as `steps` need
 # store = ""                       # where runs are recorded; "": MSEDGE_RUNS, or runs.sqlite in the working folder
 # name = ""
 # keep = true                      # false: do not record the run
+# mlflow = ""                      # MLflow gets the run too: "sqlite:///mlflow.db", "http://127.0.0.1:5000"
+# wandb = ""                       # so does this project of Weights & Biases; WANDB_MODE=offline needs no server
+# experiment = ""                  # MLflow's experiment; "": msedge
 # profile = 0                      # steps that JAX's profiler watches, once, for the page of the run
 """
