@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +111,58 @@ def test_pages_and_tensorboard(folder: Path) -> None:
     assert Path(out.strip()).stat().st_size > 500
     out, _ = msedge("runs", "export", "--tensorboard", folder / "all", *store)
     assert len(out.split()) == 2
+
+
+def test_a_page_is_served_while_it_trains_and_afterwards(folder: Path) -> None:
+    """By the training process until it ends, and by a process that only reads the store."""
+    changes = ("--set", "train.epochs=100000", "--set", "track.name=watched", "--set", "export.onnx=''",
+               "--set", "export.bundle=''")  # fmt: skip
+    with serving(folder, "train", folder / "run.toml", *changes, "--page", "0") as (process, address):
+        until(lambda: b"Loss of each step" in answer(address, "section/curves"), 0.1)
+        state = json.loads(answer(address, "state.json"))
+        assert state["title"] == "watched" and state["state"] == "running"
+        until(lambda: b"Step by operator" in answer(address, "section/profile"), 0.1)
+        assert b"Gemm" in answer(address, "section/graph")
+        with serving(folder, "runs", "watch", "watched", "--runs", folder / "runs.sqlite") as (reader, other):
+            assert json.loads(answer(other, "state.json"))["title"] == "watched"
+            reader.send_signal(signal.SIGINT)
+            assert reader.wait(PATIENCE) == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 3
+    _, err = msedge("runs", "watch", "nobody", "--runs", folder / "runs.sqlite", code=3)
+    assert "has no run 'nobody'" in err
+    _, err = msedge("train", folder / "run.toml", "--page", "0", "--set", "track.keep=false", code=2)
+    assert "track.keep" in err
+    _, err = msedge("train", folder / "run.toml", "--page", "0", "--processes", "2", code=2)
+    assert "runs watch" in " ".join(err.replace("│", " ").split())
+
+
+@contextmanager
+def serving(folder: Path, *words: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A command that serves a page, and the page's address."""
+    log = folder / f"{words[0]}.log"
+    command = [sys.executable, "-m", "edge.cli", *map(str, words)]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, text=True)
+    try:
+        until(lambda: re.search(r"http://127\.0\.0\.1:\d+/", log.read_text()) or process.poll() is not None, 0.05)
+        found = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
+        assert found is not None, log.read_text()
+        yield process, found[0]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answer(address: str, path: str) -> bytes:
+    """What is served, also while there is nothing yet."""
+    try:
+        with urllib.request.urlopen(address + path, timeout=30) as found:
+            body: bytes = found.read()
+            return body
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.read()
 
 
 def test_without_tensorboards_writer_the_export_says_what_to_install(
