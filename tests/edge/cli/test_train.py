@@ -11,10 +11,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -113,53 +114,57 @@ def test_pages_and_tensorboard(folder: Path) -> None:
     assert len(out.split()) == 2
 
 
-def test_a_page_is_served_while_it_trains_and_afterwards(folder: Path) -> None:
-    """By the training process until it ends, and by a process that only reads the store."""
-    changes = ("--set", "train.epochs=100000", "--set", "track.name=watched", "--set", "export.onnx=''",
+def test_a_page_is_served_while_it_trains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader sees the run while it trains, where its steps' time goes, and how it ended."""
+    seen: list[tuple[str, bytes, bytes]] = []
+    readers: list[threading.Thread] = []
+
+    def read(address: str) -> None:
+        while not (seen and seen[-1][0] == "finished"):
+            state = answer(address, "state.json")
+            if state.startswith(b"{"):
+                parts = (answer(address, f"section/{name}") for name in ("curves", "profile"))
+                seen.append((json.loads(state)["state"], *parts))
+            time.sleep(0.02)
+
+    def say(text: str) -> None:
+        if found := re.search(r"http://127\.0\.0\.1:\d+/", text):
+            readers.append(threading.Thread(target=read, args=(found[0],)))
+            readers[0].start()
+
+    monkeypatch.setattr("edge.cli.train.say", say)
+    monkeypatch.setattr("edge.pages.live.LINGER", 1.0)
+    changes = ("--set", "train.epochs=40", "--set", "track.name=watched", "--set", "export.onnx=''",
                "--set", "export.bundle=''")  # fmt: skip
-    with serving(folder, "train", folder / "run.toml", *changes, "--page", "0") as (process, address):
-        until(lambda: b"Loss of each step" in answer(address, "section/curves"), 0.1)
-        state = json.loads(answer(address, "state.json"))
-        assert state["title"] == "watched" and state["state"] == "running"
-        until(lambda: b"Step by operator" in answer(address, "section/profile"), 0.1)
-        assert b"Gemm" in answer(address, "section/graph")
-        with serving(folder, "runs", "watch", "watched", "--runs", folder / "runs.sqlite") as (reader, other):
-            assert json.loads(answer(other, "state.json"))["title"] == "watched"
-            reader.send_signal(signal.SIGINT)
-            assert reader.wait(PATIENCE) == 0
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 3
+    msedge("train", folder / "run.toml", *changes, "--page", "0")
+    readers[0].join(PATIENCE)
+    assert {state for state, *_ in seen} == {"running", "finished"}
+    assert b"Loss of each step" in seen[-1][1] and b"Step by operator" in seen[-1][2] and b"Gemm" in seen[-1][2]
+
+
+def test_runs_are_watched_until_ctrl_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edge.cli.runs.time.sleep", sleep)
+    out, _ = msedge("runs", "watch", "mine", "--runs", folder / "runs.sqlite")
+    assert re.search(r"serving http://127\.0\.0\.1:\d+/ until", out)
     _, err = msedge("runs", "watch", "nobody", "--runs", folder / "runs.sqlite", code=3)
     assert "has no run 'nobody'" in err
+
+
+def test_a_page_needs_a_record_of_one_process(folder: Path) -> None:
     _, err = msedge("train", folder / "run.toml", "--page", "0", "--set", "track.keep=false", code=2)
     assert "track.keep" in err
     _, err = msedge("train", folder / "run.toml", "--page", "0", "--processes", "2", code=2)
     assert "runs watch" in " ".join(err.replace("│", " ").split())
 
 
-@contextmanager
-def serving(folder: Path, *words: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A command that serves a page, and the page's address."""
-    log = folder / f"{words[0]}.log"
-    command = [sys.executable, "-m", "edge.cli", *map(str, words)]
-    with log.open("w") as file:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, text=True)
-    try:
-        until(lambda: re.search(r"http://127\.0\.0\.1:\d+/", log.read_text()) or process.poll() is not None, 0.05)
-        found = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
-        assert found is not None, log.read_text()
-        yield process, found[0]
-    finally:
-        process.kill()
-        process.wait()
-
-
 def answer(address: str, path: str) -> bytes:
     """What is served, also while there is nothing yet."""
     try:
         with urllib.request.urlopen(address + path, timeout=30) as found:
-            body: bytes = found.read()
-            return body
+            return bytes(found.read())
     except urllib.error.HTTPError as error:
         with error:
             return error.read()
