@@ -239,9 +239,7 @@ class Track(Section, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         copied = self.keep or not (self.mlflow or self.wandb)
-        need(
-            copied, "track.mlflow and track.wandb", "none with keep = false: they get what is recorded", "keep = false"
-        )
+        need(copied, "track.keep", "true with track.mlflow or track.wandb, which get what is recorded", self.keep)
         need(not self.experiment or bool(self.mlflow), "track.experiment", "none without track.mlflow", self.experiment)
 
 

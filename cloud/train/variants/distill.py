@@ -22,9 +22,10 @@ from cloud.train.tasks.task import Tree
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Distill", "DistillTask", "Taught", "distilled", "of_student"]
+__all__ = ["HINT", "Distill", "DistillTask", "Taught", "distilled", "of_student"]
 
-_HINT = "hint:"
+HINT = "hint:"
+"""How the names of matrices begin that map hidden values to the teacher's."""
 _ROWS = 2
 
 
@@ -124,13 +125,13 @@ class DistillTask:
         """The student's parameters, and the matrices of hints."""
         if not self._hints or not isinstance(params, Mapping):
             return params, {}
-        maps = {name: value for name, value in params.items() if str(name).startswith(_HINT)}
+        maps = {name: value for name, value in params.items() if str(name).startswith(HINT)}
         return {name: value for name, value in params.items() if name not in maps}, maps
 
     @staticmethod
     def _pair(mine: str, other: str, found: Any, wanted: Any, maps: Mapping[str, Any]) -> tuple[Any, Any]:
         a, b = found[mine], wanted[other]
-        if (matrix := maps.get(f"{_HINT}{mine}")) is not None:
+        if (matrix := maps.get(f"{HINT}{mine}")) is not None:
             axis = _channels(a.ndim)
             a = jnp.moveaxis(jnp.moveaxis(a, axis, -1) @ matrix.astype(a.dtype), -1, axis)
         if a.shape != b.shape:
@@ -160,7 +161,7 @@ class DistillTask:
         for name, other in self._hints.items():
             a, b = (found.shape[_channels(len(found.shape))] for found in (mine[name], theirs[other]))
             if a != b:
-                made[f"{_HINT}{name}"] = (rng.standard_normal((a, b)) / math.sqrt(a)).astype(np.float32)
+                made[f"{HINT}{name}"] = (rng.standard_normal((a, b)) / math.sqrt(a)).astype(np.float32)
         return made
 
     def _teacher_start(self) -> tuple[Tree, Tree]:

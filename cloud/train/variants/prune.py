@@ -15,6 +15,7 @@ import optax
 from cloud.errors import TrainError
 from cloud.train.stepping.freeze import names
 from cloud.train.tasks.task import Task, Tree
+from cloud.train.variants.distill import HINT
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -174,7 +175,7 @@ def _named(params: Any) -> dict[str, Any]:
 
 
 def _matches(prune: Prune, name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in prune.targets)
+    return not name.startswith(HINT) and any(fnmatch.fnmatchcase(name, pattern) for pattern in prune.targets)
 
 
 def _groups(prune: Prune, task: Task) -> dict[str, tuple[int, tuple[tuple[str, int, int, bool], ...]]]:

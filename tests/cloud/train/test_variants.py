@@ -166,6 +166,15 @@ def test_sparsity_follows_its_schedule_and_stays() -> None:
     assert not (np.asarray(trainer.params["layer0.bias"]) == 0).all()
 
 
+def test_a_student_is_pruned_and_the_matrices_of_hints_are_not() -> None:
+    trainer = Trainer(dense(), prune=Prune(0.5, end=2, every=1), **VARIANTS["distill"])
+    trainer.fit((X, Y), steps=3, batch_size=64)
+    zeros = {name: float((np.asarray(array) == 0).mean()) for name, array in trainer.params.items()}
+    assert zeros["layer0.weight"] == pytest.approx(0.5) and zeros["hint:relu_1"] == 0.0
+    assert trainer.params["hint:relu_1"].shape == (16, 24)
+    assert all("hint" not in name for name in trainer.export().graph.initializers)
+
+
 def test_pruned_channels_are_not_in_the_exported_graph() -> None:
     model = tiny_net()
     trainer = Trainer(model, prune=Prune(0.5, end=6, every=3, structured=True), optimizer=optax.adam(3e-3))
