@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 import lite_runtime
 from cloud.errors import TrainError
-from cloud.train import JaxTask, Trainer
+from cloud.train import GradualUnfreezing, JaxTask, Plateau, Trainer
 from cloud.train.jobs.config import parse
 from cloud.train.jobs.job import exported, job_of
 from cloud.train.stepping.losses import LOSSES
@@ -192,6 +192,8 @@ def test_pruned_channels_are_not_in_the_exported_graph() -> None:
     [
         ({"lora": Lora(targets=("nothing*",))}, "no parameter matches 'nothing"),
         ({"lora": Lora(), "prune": Prune(0.5, end=1)}, "got both"),
+        ({"lora": Lora(), "freezing": GradualUnfreezing()}, "no freezing beside lora"),
+        ({"prune": Prune(0.5, end=1), "plateau": Plateau(patience=1)}, "no plateau beside prune"),
         ({"prune": Prune(0.5, end=1, targets=("nothing*",))}, "prune: no trained parameter"),
         ({"distill": Distill(mlp(64, 10, (4,)), hints={"none": "relu_0"})}, "the student has no value 'none'"),
         ({"distill": Distill(resnet8((1, 8, 8)), hints={})}, "teacher does not take the student's inputs"),
