@@ -61,6 +61,14 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "tensorboard": Extra(
             {"tensorboardX": "tensorboardX"}, "`msedge runs export --tensorboard` uses it to write event files"
         ),
+        "mlflow": Extra(
+            {"mlflow": "mlflow-skinny", "sqlalchemy": "sqlalchemy", "alembic": "alembic"},
+            "runs are copied to MLflow with it: [track] mlflow, `msedge runs export --mlflow`",
+        ),
+        "wandb": Extra(
+            {"wandb": "wandb"},
+            "runs are copied to Weights & Biases with it: [track] wandb, `msedge runs export --wandb`",
+        ),
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
         "hub": Extra(
             {"aiohttp": "aiohttp", "obstore": "obstore"}, "a hub serves a fleet, and keeps its files, with it"

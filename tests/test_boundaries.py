@@ -30,6 +30,8 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "cloud/data/reading/views.py": {"user code": 1},
     "cloud/data/reading/workers.py": {"user code": 1},
     "cloud/hub/database/writing.py": {"thread": 2},
+    "cloud/track/copies/mlflow.py": {"library": 1},
+    "cloud/track/copies/wandb.py": {"library": 1},
     "cloud/train/jobs/named.py": {"user code": 3},
     "cloud/train/jobs/graphs.py": {"library": 1},
     "cloud/train/keeping/checkpoint.py": {"library": 3},

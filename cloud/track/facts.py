@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -10,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["device_memory", "environment", "git_state", "host"]
+__all__ = ["device_memory", "environment", "git_state", "host", "memory_now"]
 
 PACKAGES = "msedge numpy jax jaxlib optax onnx onnx_ir flax grain orbax-checkpoint scipy".split()
 
@@ -55,6 +56,18 @@ def device_memory() -> tuple[int, int] | None:
     found = (jax.local_devices()[0].memory_stats() if jax is not None else None) or {}
     used = found.get("peak_bytes_in_use")
     return None if used is None else (int(used), int(found.get("bytes_limit", 0)))
+
+
+def memory_now() -> dict[str, float]:
+    """Bytes in use now: "process", by this process (on Linux), and "device", by its first device if that tells."""
+    found: dict[str, float] = {}
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as file:
+        found["process"] = float(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+    jax = sys.modules.get("jax")
+    stats = (jax.local_devices()[0].memory_stats() if jax is not None else None) or {}
+    if "bytes_in_use" in stats:
+        found["device"] = float(stats["bytes_in_use"])
+    return found
 
 
 def git_state(folder: Path) -> dict[str, Any]:

@@ -10,18 +10,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cloud.errors import TrackError
+from cloud.track.facts import memory_now
 from cloud.track.store import Row, Store
 
 __all__ = ["Recorder"]
 
 _EVERY, _BEAT = 0.5, 5.0
 """Seconds between writes, and between heartbeats."""
+_MEMORY = 1.0
+"""Seconds between two readings of the memory in use, while steps are done."""
 _MOST = 1_000_000
 """Steps kept in memory while the file cannot be written; older ones are dropped."""
 
 
 class Recorder:
-    """Scalars and heartbeat of the run `run` in the store at `path`, until `close`.
+    """Scalars and heartbeat of the run `run` in the store at `path`, until `close`; memory/process and memory/device,
+    bytes in use, about once a second.
 
     A file that cannot be written (a full disk) does not stop training: steps wait in memory, and `close` raises
     TrackError if they still cannot be written then.
@@ -33,6 +37,7 @@ class Recorder:
         self._waiting: deque[tuple[int, float, Mapping[str, float]]] = deque(maxlen=_MOST)
         self._closing = threading.Event()
         self._failed: TrackError | None = None
+        self._memory_at = 0.0
         self._thread = threading.Thread(target=self._work, name=f"recorder of {run}", daemon=True)
         self._thread.start()
 
@@ -68,6 +73,10 @@ class Recorder:
     def _write(self) -> None:
         taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
         rows: list[Row] = [(n, step, at, float(v)) for step, at, values in taken for n, v in values.items()]
+        if rows and time.monotonic() - self._memory_at >= _MEMORY:
+            self._memory_at = time.monotonic()
+            step, at, _ = taken[-1]
+            rows += [(f"memory/{name}", step, at, size) for name, size in memory_now().items()]
         if rows and not self._attempt(lambda: self._store.add_scalars(self.run, rows)):
             self._waiting.extendleft(reversed(taken))
 

@@ -11,7 +11,7 @@ from typing import Any
 from cloud.track.facts import host
 from cloud.track.runs import Artifact, Event, Histogram, Run, state_now
 
-__all__ = ["artifact_of", "event_of", "histogram_of", "name_of", "newest_of", "point_of", "run_of"]
+__all__ = ["artifact_of", "document_of", "event_of", "histogram_of", "name_of", "newest_of", "point_of", "run_of"]
 
 Columns = Sequence[Any]
 
@@ -71,6 +71,11 @@ def run_of(row: Columns) -> Run:
         None if seed is None else _whole(seed), _text(data), _text(model), _text(plan_digest),
         None if plan == "null" else _table(plan), _text(error),
     )  # fmt: skip
+
+
+def document_of(row: Columns) -> dict[str, Any]:
+    """From (body,)."""
+    return _table(row[0])
 
 
 def _git(text: Any) -> dict[str, Any]:

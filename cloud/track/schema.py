@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cloud.errors import TrackError
 
-__all__ = ["SCHEMA", "VERSION", "opened"]
+__all__ = ["DOCUMENTS", "SCHEMA", "VERSION", "opened"]
 
 VERSION = 1
 """The version of the tables, kept in SQLite's user_version."""
@@ -35,6 +35,13 @@ CREATE INDEX artifacts_by_digest ON artifacts (digest);
 CREATE TABLE events (run TEXT NOT NULL, time REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX events_by_run ON events (run, time);
 """
+
+DOCUMENTS = """
+CREATE TABLE IF NOT EXISTS documents (
+    run TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (run, name)
+) WITHOUT ROWID
+"""
+"""Made with the first document, so that earlier releases read a store that has none, and this one reads theirs."""
 
 _PATIENCE = 15.0
 """Seconds to wait for another process's transaction."""

@@ -15,15 +15,19 @@ from typing import Any, TypeVar
 from cloud.errors import TrackError
 from cloud.track.facts import host
 from cloud.track.names import fresh_name
-from cloud.track.rows import artifact_of, event_of, histogram_of, name_of, newest_of, point_of, run_of
+from cloud.track.rows import artifact_of, document_of, event_of, histogram_of, name_of, newest_of, point_of, run_of
 from cloud.track.runs import Artifact, Event, Histogram, Run, Series
-from cloud.track.schema import opened
+from cloud.track.schema import DOCUMENTS, opened
 
 __all__ = ["Store", "default_path"]
 
 Made = TypeVar("Made")
 Row = tuple[str, int, float, float]
 """(name, step, time, value) of one value of a scalar."""
+
+
+_FIRST = -(1 << 63)
+"""Below every step."""
 
 
 def default_path() -> Path:
@@ -127,6 +131,12 @@ class Store:
         with self._transaction() as database:
             database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (run, time.time(), kind, text))
 
+    def add_document(self, run: str, name: str, body: Mapping[str, Any]) -> None:
+        """Record JSON data of the run under a name, instead of what has that name: "graph", "profile" …"""
+        with self._transaction() as database:
+            database.execute(DOCUMENTS)
+            database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", (run, name, _json(body)))
+
     # --- reading
 
     def runs(self) -> list[Run]:
@@ -157,11 +167,11 @@ class Store:
         """The names of the run's scalars."""
         return self._read(name_of, "SELECT name FROM series WHERE run = ? ORDER BY name", run)
 
-    def scalars(self, run: str, name: str, most: int | None = None) -> Series:
-        """A scalar over steps; with more than `most` points, every n-th and the last."""
+    def scalars(self, run: str, name: str, most: int | None = None, after: int | None = None) -> Series:
+        """A scalar over steps, of steps above `after`; with more than `most` points, every n-th and the last."""
         points = self._read(
             point_of, "SELECT step, value, time FROM scalars JOIN series ON scalars.series = series.id "
-            "WHERE run = ? AND name = ? ORDER BY step", run, name,
+            "WHERE run = ? AND name = ? AND step > ? ORDER BY step", run, name, _FIRST if after is None else after,
         )  # fmt: skip
         if most is not None and len(points) > most:
             stride = -(-len(points) // most)
@@ -194,6 +204,14 @@ class Store:
         """(run, artifact) of every file with these contents."""
         words = "SELECT run, kind, path, digest, bytes, time, source FROM artifacts WHERE digest = ? ORDER BY time"
         return self._read(lambda row: (name_of(row[:1]), artifact_of(row[1:])), words, digest)
+
+    def document(self, run: str, name: str) -> dict[str, Any]:
+        """JSON data that the run recorded under a name; {} if it did not."""
+        known = "SELECT count(*) FROM sqlite_master WHERE name = 'documents'"
+        if not self._read(lambda row: row[0], known)[0]:
+            return {}
+        found = self._read(document_of, "SELECT body FROM documents WHERE run = ? AND name = ?", run, name)
+        return found[0] if found else {}
 
     def events(self, run: str) -> list[Event]:
         """The run's events, in order."""
@@ -237,4 +255,3 @@ def _json(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
     except (TypeError, ValueError) as error:
         raise TrackError(f"expected fields of a run that JSON can hold, got {type(value).__name__}: {error}") from error
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ import jax
 import numpy as np
 
 from cloud.errors import TrackError
+from cloud.track.copies import Copy, Follower
 from cloud.track.facts import environment, git_state
 from cloud.track.lineage import identity
 from cloud.track.recorder import Recorder
 from cloud.track.runs import Artifact, Histogram
 from cloud.track.store import Store
+from cloud.track.watching.outline import outline
+from cloud.track.watching.profile import Profiled
 from cloud.train.callbacks import Callback, Fitting
 from cloud.train.reports import EpochReport, Evaluation
 
@@ -39,15 +42,18 @@ class Tracked(Callback):
 
     `config`: the settings as JSON data; `data`, `model`, `plan_digest`: digests of what it starts from; `parent`: the
     run that it continues (by default the one whose checkpoint the trainer resumed); `rate(step)`: the learning rate;
-    `stops`: errors that mean that the run was stopped by the user rather than that it failed. A step costs one append
-    to a list. In a run with several processes the first one records.
+    `stops`: errors that mean that the run was stopped by the user rather than that it failed; `profile`: how many
+    steps JAX's profiler watches, soon after the first ones (0: none); `copies`: other trackers that get the run too,
+    from the store and in their own time (`cloud.track.copies`). The model's graph and the memory in use are
+    recorded too. A step costs one append to a list. In a run with several processes the first one records.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, name: str = "", config: Mapping[str, Any] | None = None,
         seed: int | None = None, data: str = "", model: str = "", plan_digest: str = "",
         plan: Mapping[str, Any] | None = None, parent: str = "", rate: Callable[[int], float] | None = None,
-        stops: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+        stops: tuple[type[BaseException], ...] = (KeyboardInterrupt,), profile: int = 0,
+        copies: Sequence[Copy] = (),
     ) -> None:  # fmt: skip
         self.path, self.run = os.fspath(path), ""
         self._facts: dict[str, Any] = {
@@ -58,6 +64,9 @@ class Tracked(Callback):
         self._step, self._why = 0, ""
         self._trainer: Fitting | None = None
         self._recorder: Recorder | None = None
+        self._drawn = False
+        self._copies, self._followers = tuple(copies), list[Follower]()
+        self._profiled = Profiled(lambda found: self.document("profile", found), profile) if profile else Callback()
 
     def started(self, trainer: Fitting) -> None:
         """Start a run; further calls of `fit` continue it."""
@@ -72,6 +81,11 @@ class Tracked(Callback):
         if trainer.checkpoints is not None:
             trainer.checkpoints.facts["run"] = self.run
         self._trainer, self._recorder = trainer, Recorder(self.path, self.run)
+        self._followers = self._followers or [Follower(self.path, self.run, copy) for copy in self._copies]
+        for follower in self._followers:
+            follower.start()
+        self._draw(trainer)
+        self._profiled.started(trainer)
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the step's values as step/NAME, and the learning rate of the step as rate."""
@@ -81,6 +95,9 @@ class Tracked(Callback):
             if self._rate is not None:
                 values["rate"] = self._rate(step - 1) * self._trainer.pace
             self._recorder.scalars(step, values)
+            self._profiled.stepped(step, metrics)
+            if not self._drawn:
+                self._draw(self._trainer)
 
     def evaluated(self, step: int, found: Evaluation) -> None:
         """Record validation/NAME, also between the steps of an epoch; a table with few cells is an event."""
@@ -128,10 +145,12 @@ class Tracked(Callback):
 
     def finished(self, trainer: Fitting) -> None:
         """Record the end: completed, or stopped on request."""
+        self._profiled.finished(trainer)
         self._end("stopped" if self._why else "finished", self._why)
 
     def failed(self, error: BaseException) -> None:
         """Record the end by an error."""
+        self._profiled.failed(error)
         stopped = isinstance(error, self._stops)
         self._end("stopped" if stopped else "failed", str(error) or type(error).__name__)
 
@@ -139,6 +158,18 @@ class Tracked(Callback):
         """Record an event."""
         if self.run:
             self._keep(lambda store: store.add_event(self.run, kind, text))
+
+    def document(self, name: str, body: Mapping[str, Any]) -> None:
+        """Record JSON data under a name; nothing is recorded if there is none."""
+        if self.run and body:
+            self._keep(lambda store: store.add_document(self.run, name, body))
+
+    def _draw(self, trainer: Fitting) -> None:
+        """Record the model's graph as soon as it is known: of a JAX function when inputs are."""
+        if not self._drawn:
+            graph = outline(trainer.task, trainer.input_shapes)
+            self._drawn = bool(graph) or trainer.input_shapes is not None
+            self.document("graph", graph)
 
     def describe(self, **facts: Any) -> None:
         """Set fields that became known after the start: see `Store.describe`."""
@@ -155,6 +186,13 @@ class Tracked(Callback):
             made = Artifact(kind, os.path.abspath(path), digest, size, time.time(), source)
             with Store(self.path) as store:
                 store.add_artifact(self.run, made)
+            for follower in self._followers:
+                follower.file(made)
+
+    def close(self) -> None:
+        """Nothing follows, no file either: end the copies in other trackers."""
+        for follower in self._followers:
+            follower.close()
 
     def _end(self, state: str, error: str) -> None:
         if self._recorder is None:
@@ -166,6 +204,8 @@ class Tracked(Callback):
             store.end(self.run, state, error)
 
         self._keep(end)
+        for follower in self._followers:
+            follower.end()
 
     def _keep(self, write: Callable[[Store], None]) -> None:
         """A record that cannot be written causes a warning; training continues."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cloud.train.keeping.checkpoint import Checkpoints
     from cloud.train.metrics.table import SET_METRICS
     from cloud.train.metrics.whole import SetMetric
+    from cloud.train.notebook import NotebookView
     from cloud.train.quantized import QuantizedRun, quantize_aware, with_scales
     from cloud.train.recipe import DigitsRun, train_digits
     from cloud.train.reports import EpochReport, Evaluation
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cloud.train.stepping.schedules import SCHEDULES, WARMUPS, Shape, schedule
     from cloud.train.tasks import JaxTask, LinenTask, NnxTask, OnnxTask, Task
     from cloud.train.trainer import Trainer
+    from cloud.train.variants import Distill, Lora, Prune
 
 __all__ = [
     "BACKGROUND",
@@ -41,6 +43,7 @@ __all__ = [
     "Checkpoints",
     "DigitsRun",
     "DigitsSplit",
+    "Distill",
     "EarlyStopping",
     "EpochReport",
     "Evaluation",
@@ -49,10 +52,13 @@ __all__ = [
     "Head",
     "JaxTask",
     "LinenTask",
+    "Lora",
     "NnxTask",
+    "NotebookView",
     "OnnxTask",
     "Plateau",
     "ProgressiveFreezing",
+    "Prune",
     "QuantizedRun",
     "SetMetric",
     "Shape",
@@ -96,6 +102,7 @@ _HOMES = {
     "Swa": "cloud.train.stepping.averaging",
     "Group": "cloud.train.stepping.groups",
     "Head": "cloud.train.stepping.heads",
+    "NotebookView": "cloud.train.notebook",
     "LOSSES": "cloud.train.stepping.losses",
     "METRICS": "cloud.train.stepping.losses",
     "classified_loss": "cloud.train.stepping.losses",
@@ -114,6 +121,9 @@ _HOMES = {
     "OnnxTask": "cloud.train.tasks",
     "Task": "cloud.train.tasks",
     "Trainer": "cloud.train.trainer",
+    "Distill": "cloud.train.variants",
+    "Lora": "cloud.train.variants",
+    "Prune": "cloud.train.variants",
 }
 """Every public name and the module that defines it."""
 

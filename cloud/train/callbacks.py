@@ -11,6 +11,7 @@ from cloud.train.reports import EpochReport, Evaluation
 if TYPE_CHECKING:
     from cloud.train.keeping.checkpoint import Checkpoints
     from cloud.train.stepping.step import TrainState
+    from cloud.train.tasks.task import Task
 
 __all__ = ["Callback", "Callbacks", "Fitting"]
 
@@ -22,6 +23,11 @@ class Fitting(Protocol):
     """Epochs done since the trainer was created."""
     steps_done: int
     """Steps done since the trainer was created."""
+
+    task: Task
+    """What it trains."""
+    input_shapes: Mapping[str, Any] | None
+    """The inputs of a batch as `jax.ShapeDtypeStruct`s; None before the first step."""
 
     @property
     def checkpoints(self) -> Checkpoints | None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from cloud.train.showing import reports_html
+
 __all__ = ["EpochReport", "Evaluation", "means_of", "summed"]
 
 
@@ -40,6 +42,9 @@ class EpochReport:
     seconds: float
     steps: int = 0
     times: Mapping[str, float] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        return reports_html([self])
 
     @property
     def loss(self) -> float:

@@ -35,6 +35,7 @@ from cloud.train.keeping.rewind import Goal, Place, Rewind
 from cloud.train.ledger import Ledger, NotFinite, Packed
 from cloud.train.metrics.measuring import Measuring
 from cloud.train.metrics.table import Metric
+from cloud.train.notebook import Reports, trainer_html
 from cloud.train.optim.advice import advice
 from cloud.train.placing.placement import Placement
 from cloud.train.placing.where import Parallel, prepare_of
@@ -55,6 +56,7 @@ from cloud.train.stepping.step import (
     initial_state,
 )
 from cloud.train.tasks import Task, as_task
+from cloud.train.variants import Distill, Lora, Prune, Variants
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -88,7 +90,8 @@ class Trainer(Course):
     report it to callbacks every step (always with clipping). `parallel`: "none", "data" (every device computes part of
     each batch), "auto" (the planner decides), a `Plan` or its file, or a function that makes a `Placement` from a
     recipe (such as `cloud.train.placing.planned.Auto` with its options). `checkpoints`: where to save, or just the
-    folder; `resume` continues from there.
+    folder; `resume` continues from there. `lora`, `distill`, `prune`: low-rank adapters instead of the weights, a
+    teacher beside the labels, weights or channels that become zero (`cloud.train.variants`).
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
     enabled). The last batch of an epoch is filled (`last="pad"`) with examples from the epoch's start: these take part
@@ -106,17 +109,22 @@ class Trainer(Course):
         trainable: Sequence[str] | None = None, last: str = "pad", precision: str = "float32", accumulate: int = 1,
         clip: float | None = None, recompute: float = 0.0, freeze: Sequence[str] = (), average: Average | None = None,
         gradient_norm: bool = False, parallel: Parallel = "none", callbacks: Sequence[Callback] = (),
-        checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
+        checkpoints: Checkpoints | str | os.PathLike[str] | None = None, lora: Lora | None = None,
+        distill: Distill | None = None, prune: Prune | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
             raise TrainError(f'expected last to be "pad" or "drop", got {last!r}')
+        self._variants = Variants(lora, distill, prune).beside(freezing, plateau)
         self.task = as_task(model, trainable=trainable, frozen=freeze)
         aims = aims_of(loss, metrics)
         self._frost = frost_of(freezing, self.task, freeze, parallel)
         if self._frost is not None:
             freeze = self._frost.patterns()
             self.task = refrozen(self.task, freeze)
-        self.objective = Objective(self.task, aims.loss, aims.metrics, augment, precision)
+        self.task = self._variants.task(self.task, freeze)
+        freeze = self._variants.freeze(self.task, freeze)
+        measured = {name: self._variants.metric(metric) for name, metric in aims.metrics.items()}
+        self.objective = Objective(self.task, self._variants.loss(aims.loss), measured, augment, precision)
         self.options = StepOptions(seed, accumulate, clip, average, tuple(freeze), recompute, gradient_norm)
         self._check = Checked.of(aims.of_classes, self.task)
         self._last, self._callbacks = last, Callbacks(callbacks)
@@ -124,6 +132,7 @@ class Trainer(Course):
         self._judge = Judge(stopping, plateau, aims.less.__contains__)
         optimizer = optimizer if optimizer is not None else optax.adam(1e-3)
         optimizer = grouped(optimizer, groups, self.task, layer_decay, layers)
+        optimizer = self._variants.optimizer(optimizer, self.task)
         self._optimizer = optimizer if plateau is None else paced(optimizer)
         self._state = initial_state(self.objective, self._optimizer, self.options)
         self._recipe = Recipe(self.objective, self._optimizer, self.options)
@@ -138,6 +147,7 @@ class Trainer(Course):
         self._keeper = Keeper(where, seed, self._judge.is_lower)
         keeps_best(where, self._judge)
         self.epochs_done = self.steps_done = self.steps_of_epoch = 0
+        self.input_shapes: Mapping[str, Any] | None = None
 
     @property
     def params(self) -> Any:
@@ -159,8 +169,12 @@ class Trainer(Course):
         if now.average is None:
             return now.params, now.state
         kept = parts(now.params, which_frozen(now.params, self.options.freeze))[1]
+        average = self._variants.averaged(now.average, self.task, now.slots)
         step, state = self._estimated
-        return merge(now.average, kept), state if step == self.steps_done else now.state
+        return merge(average, kept), state if step == self.steps_done else now.state
+
+    def _repr_html_(self) -> str:
+        return trainer_html(self, self.objective)
 
     @property
     def recipe(self) -> Recipe:
@@ -207,7 +221,7 @@ class Trainer(Course):
             raise TrainError("expected validation data for stopping, plateau and evaluate_every: fit(validation=…)")
         self._cadence = self._cadence.over(whole)
         self._keeper.begin(whole, self._here())
-        reports: list[EpochReport] = []
+        reports = Reports()
         self._rewind.take(self._state, self._here())
         self._callbacks.started(self)
         try:
@@ -273,8 +287,13 @@ class Trainer(Course):
         return jax.tree.map(lambda *arrays: np.concatenate(arrays), *found)
 
     def export(self) -> ir.Model:
-        """The model in inference form with the current weights."""
+        """The model in inference form with the current weights; adapters are added to them, and pruned channels are not
+        there."""
         return self.task.export(*self.weights())
+
+    def adapters(self) -> dict[str, npt.NDArray[np.float32]]:
+        """The adapters (`lora`) by name, as a bundle takes them that was converted with the same ones."""
+        return self._variants.adapters(self.task, self.weights()[0])
 
     @contextmanager
     def _from_the_cut(self, whole: Feed, goal: Goal) -> Iterator[Feed]:
@@ -381,6 +400,7 @@ class Trainer(Course):
         """Before the first step: decide where it runs."""
         processes = jax.process_count()
         rows = jax.tree.map(lambda a: shaped((len(a) * processes, *np.shape(a)[1:]), a.dtype), batch)
+        self.input_shapes = rows["inputs"]
         shapes = jax.eval_shape(lambda: self._state)
         said = advice(self._recipe, shapes, rows)
         if said is not None:

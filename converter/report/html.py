@@ -9,7 +9,7 @@ from importlib import resources
 
 __all__ = ["document", "facts", "figure_cell", "meter", "name_cell", "short", "size_text", "table", "text_cell"]
 
-_KINDS = {"#": "n", "~": "spare"}
+_KINDS = {"#": "n", "~": "spare", "%": "n spare"}
 
 
 def document(title: str, body: str, footer: str) -> str:
@@ -40,7 +40,7 @@ def _head_cell(title: str) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Rows of finished cells; a leading # in a column's name marks figures, a leading ~ a column that is hidden on
-    phones."""
+    phones, a leading % both."""
     heads = "".join(map(_head_cell, columns))
     lines = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
@@ -66,9 +66,9 @@ def text_cell(text: str, kind: str = "") -> str:
     return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
 
 
-def figure_cell(text: str) -> str:
-    """A cell of digits."""
-    return f'<td class="n">{escape(text)}</td>'
+def figure_cell(text: str, kind: str = "n") -> str:
+    """A cell of digits; `kind` "n spare": hidden on phones."""
+    return f'<td class="{kind}">{escape(text)}</td>'
 
 
 def size_text(count: float) -> str:

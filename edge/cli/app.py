@@ -156,6 +156,7 @@ _RUNS: dict[str, Callable[..., None]] = {
     "compare": runs.compare,
     "lineage": runs.lineage,
     "page": runs.page,
+    "watch": runs.watch,
     "export": runs.export,
 }
 for _name, _function in _RUNS.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -14,8 +16,9 @@ from edge.cli.output import bytes_text, console, emit, seconds_text, table
 
 if TYPE_CHECKING:
     from cloud.track import Link, Run, Store
+    from cloud.track.copies import Copy
 
-__all__ = ["compare", "export", "lineage", "listed", "page", "show"]
+__all__ = ["compare", "export", "lineage", "listed", "page", "show", "watch"]
 
 StoreFile: TypeAlias = Annotated[
     Path | None,
@@ -137,16 +140,73 @@ def page(
     print(f"{output}: {', '.join(run.id for run in found)}")
 
 
-def export(
-    tensorboard: Annotated[Path, typer.Option("--tensorboard", metavar="DIR", help="The folder to write to.")],
-    which: RunNames = None, runs: StoreFile = None,
-) -> None:  # fmt: skip
-    """Write scalars and histograms as TensorBoard event files; without names, of all runs."""
-    from cloud.track import tensorboard as board
+def watch(
+    which: RunNames = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: one that is free.")] = 0,
+    runs: StoreFile = None,
+) -> None:
+    """Serve a page of the named runs on 127.0.0.1 that stays up to date while they train; without names, of the newest
+    run.
 
+    Ctrl-C ends it. The page is that of `msedge runs page`; runs may train in other processes.
+    """
+    from cloud.track.store import default_path
+    from edge.pages.live import LivePage, serving
+
+    page = LivePage(runs or default_path(), lambda: which or ["latest"])
+    page.refresh()
+    with serving(page, port) as address:
+        print(f"serving {address} until Ctrl-C", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(3600.0)
+
+
+def export(
+    which: RunNames = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option("--tensorboard", metavar="DIR", help="Write TensorBoard's event files here."),
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", metavar="URI", help="Copy to MLflow: sqlite:///mlflow.db, http://…")
+    ] = None,
+    experiment: Annotated[str, typer.Option("--experiment", help="MLflow's experiment.")] = "msedge",
+    wandb: Annotated[
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="Copy to a project of Weights & Biases.")
+    ] = None,
+    runs: StoreFile = None,
+) -> None:
+    """Copy runs to TensorBoard (scalars and histograms), MLflow or Weights & Biases (settings, scalars, files); without
+    names, all runs.
+
+    A run that MLflow or Weights & Biases has already, from training or an earlier export, is continued there.
+    WANDB_MODE=offline writes files for `wandb sync`.
+    """
+    if tensorboard is None and mlflow is None and wandb is None:
+        raise typer.BadParameter("expected --tensorboard, --mlflow or --wandb, got none of them")
     with _store(runs) as store:
         for run in [store.run(name) for name in which] if which else store.runs():
-            print(board.export(store, run, tensorboard))
+            if tensorboard is not None:
+                from cloud.track import tensorboard as board
+
+                print(board.export(store, run, tensorboard))
+            for copy in _copies(mlflow, experiment, wandb):
+                from cloud.track.copies import export as copied
+
+                copied(store, run, copy)
+                print(f"{copy.what}: {run.id}")
+
+
+def _copies(mlflow: str | None, experiment: str, wandb: str | None) -> Iterator[Copy]:
+    if mlflow is not None:
+        from cloud.track.copies.mlflow import MlflowCopy
+
+        yield MlflowCopy(mlflow, experiment)
+    if wandb is not None:
+        from cloud.track.copies.wandb import WandbCopy
+
+        yield WandbCopy(wandb)
 
 
 def _all_facts(run: Run) -> dict[str, Any]:

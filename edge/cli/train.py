@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +14,9 @@ from edge.cli.options import Changes, Json
 from edge.cli.output import emit, say, seconds_text
 
 if TYPE_CHECKING:
+    from cloud.track.copies import Copy
     from cloud.track.tracked import Tracked
-    from cloud.train.jobs.config import Config
+    from cloud.train.jobs.config import Config, Track
     from cloud.train.jobs.job import Job
     from cloud.train.reports import EpochReport
 
@@ -44,6 +45,16 @@ def train(
     restarts: Annotated[
         int, typer.Option("--restarts", min=0, help="How often to restart with fewer processes after one is lost.")
     ] = 3,
+    page: Annotated[
+        int | None,
+        typer.Option(
+            "--page",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve a page of the run while it trains, on this port of 127.0.0.1; 0: one that is free.",
+        ),
+    ] = None,
     template: Annotated[bool, typer.Option("--template", help="Print a template of the configuration.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -65,6 +76,10 @@ def train(
     function = ":" in what and not Path(what).exists()
     if function and changes:
         raise typer.BadParameter("--set changes a configuration, not a function; omit it", param_hint="--set")
+    if processes > 1 and page is not None:
+        raise typer.BadParameter(
+            "one process serves a page; watch several with msedge runs watch in another terminal", param_hint="--page"
+        )
     if processes > 1:
         from edge.cli.train_many import supervised
 
@@ -72,25 +87,55 @@ def train(
     from edge.cli.train_many import together
 
     with together():
-        status = _run(what, changes or (), runs, resume, as_json, function)
+        status = _run(what, changes or (), runs, resume, as_json, function, page)
     raise typer.Exit(status)
 
 
-def _run(what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_json: bool, function: bool) -> int:
+def _run(
+    what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_json: bool, function: bool, page: int | None
+) -> int:
     """Run what this process has to do; returns the exit code."""
     if function:
         job = _job_of_function(what)
         _resumed(job, resume)
-        return _train(job, _tracked(job, runs, what, None), None, as_json)
+        return _train(job, _tracked(job, runs, what, None, _profile(0, page)), None, as_json, page)
     from cloud.train.jobs.config import read
     from cloud.train.jobs.job import job_of
 
     config = read(what, changes)
     said = config.track
     store = runs or (config.path(said.store) if said.store else None)
+    if page is not None and not said.keep:
+        raise typer.BadParameter("a page shows what is recorded: set track.keep = true", param_hint="--page")
     job = job_of(config)
     _resumed(job, resume)
-    return _train(job, _tracked(job, store, said.name, config.train.seed) if said.keep else None, config, as_json)
+    profile = _profile(said.profile, page)
+    tracked = None
+    if said.keep:
+        tracked = _tracked(job, store, said.name, config.train.seed, profile, _copies(said))
+    return _train(job, tracked, config, as_json, page)
+
+
+PROFILED = 8
+"""Steps that are profiled for a page."""
+
+
+def _copies(said: Track) -> list[Copy]:
+    """The other trackers that [track] names."""
+    made: list[Copy] = []
+    if said.mlflow:
+        from cloud.track.copies.mlflow import MlflowCopy
+
+        made.append(MlflowCopy(said.mlflow, said.experiment))
+    if said.wandb:
+        from cloud.track.copies.wandb import WandbCopy
+
+        made.append(WandbCopy(said.wandb))
+    return made
+
+
+def _profile(said: int, page: int | None) -> int:
+    return said or (0 if page is None else PROFILED)
 
 
 def _job_of_function(text: str) -> Job:
@@ -111,17 +156,32 @@ def _resumed(job: Job, asked: bool) -> None:
         say(f"continuing from {job.trainer.resume()}, after step {job.trainer.steps_done}")
 
 
-def _tracked(job: Job, store: Path | None, name: str, seed: int | None) -> Tracked:
+def _tracked(
+    job: Job, store: Path | None, name: str, seed: int | None, profile: int, copies: Sequence[Copy] = ()
+) -> Tracked:
     from cloud.track.store import default_path
     from cloud.track.tracked import Tracked
 
     return Tracked(
         store or default_path(), name=name, config=job.config, seed=seed, data=job.examples.digest, model=job.model,
-        rate=job.rate,
+        rate=job.rate, profile=profile, copies=copies,
     )  # fmt: skip
 
 
-def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bool) -> int:
+@contextmanager
+def _paged(tracked: Tracked | None, page: int | None) -> Iterator[None]:
+    """Serve the page of a run, if it is wanted."""
+    if page is None or tracked is None:
+        yield
+        return
+    from edge.pages.live import LivePage, serving
+
+    with serving(LivePage(tracked.path, lambda: [tracked.run] if tracked.run else []), page) as address:
+        say(f"page of this run: {address}")
+        yield
+
+
+def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bool, page: int | None) -> int:
     from cloud.train.many.processes import is_first
     from edge.cli.train_live import watching
     from edge.cli.train_many import follow, stop_code
@@ -130,12 +190,14 @@ def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bo
         return follow(job)
 
     begun = perf_counter()
-    with watching(job.epochs, job.total) as view:
+    with _paged(tracked, page), watching(job.epochs, job.total) as view:
         job.trainer.watch(view, *([tracked] if tracked is not None else []))
         with _stoppable(job, tracked) as stopped:
             reports = job.fit()
         stopped += ["another process"] if job.trainer.stopped and not stopped else []
     files = {} if stopped or config is None else _exported(job, config, tracked)
+    if tracked is not None:
+        tracked.close()
     made = _summary(job, reports, tracked, files) | {"stopped": stopped, "seconds": perf_counter() - begun}
     if as_json:
         emit(made)

@@ -19,7 +19,7 @@ TICKS = 4
 LEAST = 1e-290
 """The smallest range of numbers that is drawn as such: the ticks of a smaller one would underflow."""
 MOST_DOTS = 30
-LETTER, MOST_LETTERS = 6.5, 40
+LETTER, MOST_LETTERS = 8.6, 40
 """The width of a letter of a row's name, at most, and how many of them there is room for."""
 COLOURS = ("c0", "c1", "c2", "c3")
 """CSS classes of the series, in order; defined in page.css. None of them is a colour of good or bad."""
@@ -53,7 +53,8 @@ def curves(
     low, high, step = _ticks(min(0.0, *seen) if zero else min(seen), max(seen))
     across, up = _Axis(x[0], x[-1], LEFT, WIDE - RIGHT), _Axis(low, high, HIGH - BOTTOM, TOP)
     grid = "".join(_level(up(low + i * step), write(low + i * step)) for i in range(round((high - low) / step) + 1))
-    ends = "".join(_text(across(n), HIGH - 8, str(n), "middle") for n in dict.fromkeys((x[0], x[-1])))
+    anchors = {x[0]: "middle", x[-1]: "end"}
+    ends = "".join(_text(across(n), HIGH - 8, str(n), anchor) for n, anchor in anchors.items())
     drawn = zip(cycle(styles), series.values())
     lines = "".join(_line(style, x, values, across, up) for style, values in drawn)
     return _figure(title, WIDE, HIGH, _legend(series, styles=styles) + grid + ends + lines)
@@ -176,7 +177,7 @@ def _line(style: str, x: Sequence[int], values: Numbers, across: _Axis, up: _Axi
 
 
 def _legend(names: Iterable[str], kind: str = "big", styles: Sequence[str] = COLOURS) -> str:
-    at, low, letter = (float(LEFT), 10, 6.2) if kind == "big" else (12.0, 16, 12.0)
+    at, low, letter = (float(LEFT), 10, 7.7) if kind == "big" else (12.0, 16, 12.0)
     parts = []
     for style, name in zip(cycle(styles), names):
         words = _text(at + 8, low + 4, name, kind=kind)

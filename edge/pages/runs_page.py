@@ -13,18 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 from converter.report.html import document, facts, figure_cell, name_cell, size_text, table, text_cell
 from edge.pages.charts import curves, densities, shares
+from edge.pages.model_graph import STYLE
+from edge.pages.run_steps import (
+    PARTS,
+    duration,
+    epochs_section,
+    graph_section,
+    memory_section,
+    profile_section,
+)
 
 if TYPE_CHECKING:
     from cloud.track import Histogram, Run, Store
 
-__all__ = ["runs_page"]
+__all__ = ["flat", "runs_page", "runs_sections"]
 
 POINTS = 240
 """The most points of a curve; of longer ones every n-th is drawn, for step/ curves as the mean of its neighbours."""
 TENSORS = 12
 """The most weights whose distributions are drawn; of more, those whose norm changed most."""
-PARTS = ("data", "step", "other")
-"""The parts of a step's time."""
 WORDS = {
     "step/loss": "Loss of each step", "train/loss": "Training loss", "validation/loss": "Validation loss",
     "rate": "Learning rate", "step/skipped": "Skipped steps", "step/gradient_norm": "Gradient norm",
@@ -50,11 +57,20 @@ class _Shown:
 
 
 def runs_page(store: Store, runs: Sequence[Run]) -> str:
-    """The whole page of one or more runs; for the first also its files, weights and plan."""
-    named = {run.name if run.name and [r.name for r in runs].count(run.name) == 1 else run.id: run for run in runs}
-    shown = _Shown(store, named)
-    body = "\n".join(section(shown) for section in SECTIONS)
-    return document(" · ".join(named), body, f"run {', '.join(run.id for run in runs)}")
+    """The whole page of one or more runs; for the first also its model, files, weights and plan."""
+    body = STYLE + "\n".join(runs_sections(store, runs).values())
+    return document(" · ".join(_named(runs)), body, f"run {', '.join(run.id for run in runs)}")
+
+
+def runs_sections(store: Store, runs: Sequence[Run]) -> dict[str, str]:
+    """The page's parts by name, in order; "" for those without content."""
+    shown = _Shown(store, _named(runs))
+    return {name: section(shown) for name, section in SECTIONS.items()}
+
+
+def _named(runs: Sequence[Run]) -> dict[str, Run]:
+    """The runs by what they are called on the page."""
+    return {run.name if run.name and [r.name for r in runs].count(run.name) == 1 else run.id: run for run in runs}
 
 
 def _head(shown: _Shown) -> str:
@@ -77,7 +93,7 @@ def _facts(shown: _Shown) -> str:
             if where == "validation" or (where == "train" and f"validation/{figure}" not in last):
                 pairs.append((_number(value), f"{figure}, {'validation' if where == 'validation' else 'training'}{of}"))
         run = shown.runs[name]
-        pairs.append((_duration(run.seconds), f"{int(last.get('epoch', 0))} epochs, {_steps(shown, run)} steps{of}"))
+        pairs.append((duration(run.seconds), f"{int(last.get('epoch', 0))} epochs, {_steps(shown, run)} steps{of}"))
     return facts(pairs)
 
 
@@ -89,7 +105,9 @@ def _steps(shown: _Shown, run: Run) -> int:
 def _curves(shown: _Shown) -> str:
     known = dict.fromkeys(name for run in shown.runs.values() for name in shown.store.names(run.id))
     order = [n for n in FIRST if n in known] + [n for n in known if n not in FIRST]
-    drawn = [_curve(shown, name) for name in order if name not in LEFT_OUT and not name.startswith("time/")]
+    drawn = [
+        _curve(shown, name) for name in order if name not in LEFT_OUT and not name.startswith(("time/", "memory/"))
+    ]
     charts = "".join(drawn)
     return f'<h2>Curves</h2><div class="charts two">{charts}</div>' if charts else ""
 
@@ -133,7 +151,7 @@ def _times(shown: _Shown) -> str:
     drawn = shares("Time of a step, mean over epochs after the first", rows)
     if not drawn:
         return ""
-    cells = ([text_cell(label), *(figure_cell(_duration(parts[p])) for p in PARTS)] for label, parts in rows.items())
+    cells = ([text_cell(label), *(figure_cell(duration(parts[p])) for p in PARTS)] for label, parts in rows.items())
     return (
         "<h2>Where the time goes</h2><p>Waiting for data; computing the step; everything else: validation, the record, "
         f'checkpoints.</p><div class="half">{drawn}{table(("per step", *(f"#{p}" for p in PARTS)), cells)}</div>'
@@ -246,17 +264,17 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _duration(seconds: float) -> str:
-    for limit, unit, factor in ((1e-3, "µs", 1e6), (1.0, "ms", 1e3), (120.0, "s", 1.0), (7200.0, "min", 1 / 60)):
-        if seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds / 3600:.3g} h"
-
-
 def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-SECTIONS: tuple[Callable[[_Shown], str], ...] = (
-    _head, _facts, _curves, _times, _weights, _lineage, _plan, _settings, _ground,
-)  # fmt: skip
+def _of_steps(section: Callable[[Store, Mapping[str, Run]], str]) -> Callable[[_Shown], str]:
+    return lambda shown: section(shown.store, shown.runs)
+
+
+SECTIONS: Mapping[str, Callable[[_Shown], str]] = {
+    "head": _head, "facts": _facts, "curves": _curves, "times": _times, "epochs": _of_steps(epochs_section),
+    "profile": _of_steps(profile_section), "memory": _of_steps(memory_section), "graph": _of_steps(graph_section),
+    "weights": _weights, "lineage": _lineage, "plan": _plan, "settings": _settings, "ground": _ground,
+}  # fmt: skip
+"""The parts of a page by name, in order."""

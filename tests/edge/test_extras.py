@@ -32,7 +32,7 @@ def test_a_device_installs_numpy_alone() -> None:
 
 def test_the_extra_all_is_everything_except_cuda_and_some_others() -> None:
     (everything,) = OPTIONAL["all"]
-    left_out = {"oidc", "otel", "parquet", "peers", "postgres", "ray", "torch"}
+    left_out = {"mlflow", "oidc", "otel", "parquet", "peers", "postgres", "ray", "torch", "wandb"}
     assert set(re.findall(r"\[(.*)\]", everything)[0].split(",")) == set(EXTRAS) - left_out
     assert not any("cuda" in requirement for name in ("all", "dev", *EXTRAS) for requirement in OPTIONAL[name])
 

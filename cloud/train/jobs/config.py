@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from cloud.train.jobs import settings
 from cloud.train.jobs.sections import READ, Section, need, overridden
+from cloud.train.jobs.varied import DistillKeys, LoraKeys, PruneKeys
 from cloud.train.stepping.schedules import SCHEDULES
 from federated.tables import Count, Fraction, NotNegative, Number, Positive, Share, Whole
 
@@ -151,10 +152,15 @@ class Train(settings.Loss, frozen=True):
     evaluate_share: Share = 0.0
     """Validate after this share of each epoch too."""
     last: Literal["pad", "drop"] = "pad"
+    lora: LoraKeys | None = None
+    distill: DistillKeys | None = None
+    prune: PruneKeys | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         need(self.epochs >= (not self.steps), "train.epochs", "at least 1, or 0 together with train.steps", self.epochs)
+        alone = self.lora is None or self.prune is None
+        need(alone, "train.prune", "none together with train.lora, whose adapters would fill the zeros", "both")
         need(self.layer_decay > 0, "train.layer_decay", "a share above 0", self.layer_decay)
         used = self.layer_decay < 1
         need(used or not self.layers, "train.layers", "none without train.layer_decay", list(self.layers))
@@ -207,6 +213,9 @@ class Export(Section, frozen=True):
 
     onnx: str = ""
     bundle: str = ""
+    adapter: str = ""
+    """With [train.lora]: a state file for bundles of the first model that have the same adapters; `onnx` and `bundle`
+    have them added to the weights."""
     quantize: Literal["none", "fp16", "dynamic", "int8", "int16x8", "w8", "w4"] = "none"
     """The bundle's quantisation; it is calibrated on examples of the training data."""
 
@@ -218,6 +227,20 @@ class Track(Section, frozen=True):
     """The SQLite file; "": the path in MSEDGE_RUNS, or runs.sqlite in the working folder."""
     name: str = ""
     keep: bool = True
+    mlflow: str = ""
+    """MLflow's server or store that gets the run too, such as "sqlite:///mlflow.db" or "http://127.0.0.1:5000"."""
+    wandb: str = ""
+    """The project of Weights & Biases that gets the run too; WANDB_MODE=offline needs no server."""
+    experiment: str = ""
+    """MLflow's experiment; "": msedge."""
+    profile: Whole = 0
+    """How many steps JAX's profiler watches, soon after the first ones, for the page of the run; 0: none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        copied = self.keep or not (self.mlflow or self.wandb)
+        need(copied, "track.keep", "true with track.mlflow or track.wandb, which get what is recorded", self.keep)
+        need(not self.experiment or bool(self.mlflow), "track.experiment", "none without track.mlflow", self.experiment)
 
 
 class _File(Section, frozen=True):

@@ -21,6 +21,7 @@ from cloud.train.jobs.made import Rates, average_of, deciding_of, loss_of, rate_
 from cloud.train.jobs.named import named_function
 from cloud.train.jobs.sections import need
 from cloud.train.jobs.sources import Examples, examples_of, model_of
+from cloud.train.jobs.varied import save_adapters, variants_of
 from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.optim.advice import work_of_gradient
 from cloud.train.placing.placement import Prepare
@@ -92,7 +93,9 @@ def job_of(config: Config) -> Job:
         trainable=config.model.trainable or None, last=said.last, precision=said.precision, accumulate=said.accumulate,
         clip=said.clip or None, gradient_norm=said.gradient_norm, recompute=said.recompute, freeze=said.freeze,
         average=average_of(said, total, steps), **trained_by(said, rate, work), **deciding_of(config),
-        parallel=_parallel(config), checkpoints=_checkpoints(config),
+        parallel=_parallel(config), checkpoints=_checkpoints(config), **variants_of(
+            said.lora, said.distill, said.prune, config.folder, said.seed, said.batch, total
+        ),
     )  # fmt: skip
     return Job(
         trainer, examples, said.epochs, said.batch, steps, Rates(rate), config.source, digest, said.steps,
@@ -113,7 +116,9 @@ def _work(config: Config, loss: Loss, model: Any, examples: Examples) -> float:
 
 def _check_targets(config: Config) -> None:
     """Check before computing anything, as far as possible, that all requested files can be written."""
-    for key, target in (("onnx", config.export.onnx), ("bundle", config.export.bundle)):
+    adapted = not config.export.adapter or config.train.lora is not None
+    need(adapted, "export.adapter", "[train.lora] together with it", config.export.adapter)
+    for key, target in [(key, getattr(config.export, key)) for key in ("onnx", "bundle", "adapter")]:
         path = config.path(target).absolute()
         if target and not path.parent.is_dir():
             raise TrainError(f"export.{key}: there is no folder for {target!r}; create it first")
@@ -187,12 +192,16 @@ def _steps(examples: int, said: Train) -> int:
 
 
 def exported(job: Job, config: Config) -> dict[str, Path]:
-    """Write the files of [export]; returns paths by kind ("onnx", "bundle"). The bundle is made from the ONNX file."""
+    """Write the files of [export]; returns paths by kind ("onnx", "bundle", "adapter"). The bundle is made from the
+    ONNX file."""
     said = config.export
-    if not (said.onnx or said.bundle):
-        return {}
-    data = _serialized(job.trainer.export())
     made: dict[str, Path] = {}
+    if said.adapter:
+        made["adapter"] = config.path(said.adapter)
+        save_adapters(made["adapter"], job.trainer.adapters(), job.model)
+    if not (said.onnx or said.bundle):
+        return made
+    data = _serialized(job.trainer.export())
     if said.onnx:
         made["onnx"] = config.path(said.onnx)
         write_atomically(made["onnx"], data, TrainError)

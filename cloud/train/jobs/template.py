@@ -110,6 +110,26 @@ epochs = 12                        # 0: as many as `steps` need
 # share = 0.33                     # progressive: the most of the active layers that are frozen at once
 # batches = 4                      # progressive: batches whose gradient decides
 # layers = []                      # glob patterns of layers, from the front; []: by the names of parameters
+# [train.lora]                     # low-rank adapters instead of the weights
+# rank = 8
+# alpha = 0.0                      # their product is multiplied by alpha / rank; 0: by 1
+# targets = ["*"]                  # globs of parameters of rank 2 and up
+# also = []                        # globs of parameters that are trained as a whole beside them
+
+# [train.distill]                  # a teacher beside the labels
+# onnx = "teacher.onnx"            # or function = "module:function", with its keyword arguments in `options`
+# temperature = 2.0
+# weight = 0.5                     # the teacher's part of the loss
+# hints = {}                       # values of the graph: { "student's" = "teacher's" }
+# hint_weight = 1.0
+
+# [train.prune]                    # weights, or whole channels, that become zero
+# sparsity = 0.8
+# begin = 0                        # step
+# end = 0                          # step; 0: three quarters of the run
+# every = 50                       # steps
+# targets = ["*"]
+# structured = false               # true: whole channels, which the exported graph does not have
 
 [parallel]
 # mode = "none"                    # or data: every device computes part of each batch; auto: as the planner decides
@@ -127,10 +147,15 @@ epochs = 12                        # 0: as many as `steps` need
 [export]
 # onnx = ""                        # the trained model
 # bundle = ""                      # the trained model as a bundle for devices
+# adapter = ""                     # with [train.lora]: the adapters alone, for a bundle with the same ones
 # quantize = "none"                # the bundle: fp16, dynamic, int8, int16x8, w8, w4
 
 [track]
 # store = ""                       # where runs are recorded; "": MSEDGE_RUNS, or runs.sqlite in the working folder
 # name = ""
 # keep = true                      # false: do not record the run
+# mlflow = ""                      # MLflow gets the run too: "sqlite:///mlflow.db", "http://127.0.0.1:5000"
+# wandb = ""                       # so does this project of Weights & Biases; WANDB_MODE=offline needs no server
+# experiment = ""                  # MLflow's experiment; "": msedge
+# profile = 0                      # steps that JAX's profiler watches, once, for the page of the run
 """

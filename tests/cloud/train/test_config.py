@@ -26,8 +26,10 @@ from cloud.train.jobs.sections import overridden
 from cloud.train.jobs.settings import Group, Head, Schedule
 from cloud.train.jobs.sources import examples_of, model_of
 from cloud.train.jobs.template import TEMPLATE
+from cloud.train.jobs.varied import DistillKeys, LoraKeys, PruneKeys
 from cloud.train.stepping.schedules import SCHEDULES, WARMUPS, Shape
 
+TABLES = {("train", "lora"): LoraKeys, ("train", "distill"): DistillKeys, ("train", "prune"): PruneKeys}
 LEAST: dict[str, Any] = {"model": {"zoo": "mlp", "options": {"features": 4, "outputs": 3}}, "data": {"npz": "d.npz"}}
 
 
@@ -47,7 +49,7 @@ def test_every_schedule_and_warm_up_has_its_name() -> None:
 
 def test_the_template_is_a_run_and_shows_every_default() -> None:
     assert isinstance(parse(tomllib.loads(TEMPLATE)), Config)
-    lines = [re.sub(r"^# (?=[a-z_]+ = )", "", line) for line in TEMPLATE.splitlines()]
+    lines = [re.sub(r"^# (?=[a-z_]+ = |\[train\.)", "", line) for line in TEMPLATE.splitlines()]
     shown = tomllib.loads("\n".join(lines))
     for section in msgspec.structs.fields(words._File):
         name, fields = section.name, {f.name: f for f in msgspec.structs.fields(section.type)}
@@ -58,8 +60,28 @@ def test_the_template_is_a_run_and_shows_every_default() -> None:
         for key, value in shown[name].items():
             field = fields[key]
             default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-            if (name, key) not in {("model", "zoo"), ("model", "options"), ("data", "builtin"), ("train", "epochs")}:
+            if (name, key) not in {
+                ("model", "zoo"),
+                ("model", "options"),
+                ("data", "builtin"),
+                ("train", "epochs"),
+                *TABLES,
+            }:
                 assert value == (list(default) if isinstance(default, tuple) else default), (name, key)
+
+
+@pytest.mark.parametrize("where", TABLES)
+def test_the_template_shows_tables_within_train(where: tuple[str, str]) -> None:
+    lines = [re.sub(r"^# (?=[a-z_]+ = |\[train\.)", "", line) for line in TEMPLATE.splitlines()]
+    shown = tomllib.loads("\n".join(lines))[where[0]][where[1]]
+    fields = {field.name: field for field in msgspec.structs.fields(TABLES[where])}
+    apart = {"function", "options"} if where[1] == "distill" else set()  # described in words
+    assert set(shown) == set(fields) - apart
+    for name, value in shown.items():
+        field = fields[name]
+        if not field.required and name != "onnx":
+            default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+            assert value == (list(default) if isinstance(default, tuple) else default), name
 
 
 def test_every_optimizer_has_its_row_and_trains() -> None:
@@ -121,6 +143,9 @@ def test_the_learning_rate_rises_and_ends(schedule: str, end: float) -> None:
         ({"plateau": {"factor": 0.0}}, r"plateau\.factor: expected a share above 0"),
         ({"freezing": {"kind": "gradual", "share": 0.5}}, r"freezing\.share: expected 0\.33 with kind = 'gradual'"),
         ({"data": {"function": "a:b", "weights": "w"}}, r"data\.weights and labels .*: expected none without npz"),
+        ({"track": {"keep": False, "wandb": "p"}}, r"track\.keep: expected true"),
+        ({"track": {"experiment": "e"}}, r"track\.experiment: expected none without track\.mlflow"),
+        ({"track": {"profile": -1}}, r"track\.profile"),
         ({"parallel": {"memory": "much"}}, r"parallel\.memory: expected bytes"),
         ({"parallel": {"mode": "magic"}}, r"parallel\.mode"),
         ({"parallel": {"mode": "data", "compiled": 4}}, r"parallel\.compiled: expected 0, or mode = \"auto\""),

@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
+import urllib.error
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -107,6 +112,62 @@ def test_pages_and_tensorboard(folder: Path) -> None:
     assert Path(out.strip()).stat().st_size > 500
     out, _ = msedge("runs", "export", "--tensorboard", folder / "all", *store)
     assert len(out.split()) == 2
+
+
+def test_a_page_is_served_while_it_trains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader sees the run while it trains, where its steps' time goes, and how it ended."""
+    seen: list[tuple[str, bytes, bytes]] = []
+    readers: list[threading.Thread] = []
+
+    def read(address: str) -> None:
+        while not (seen and seen[-1][0] == "finished"):
+            state = answer(address, "state.json")
+            if state.startswith(b"{"):
+                parts = (answer(address, f"section/{name}") for name in ("curves", "profile"))
+                seen.append((json.loads(state)["state"], *parts))
+            time.sleep(0.02)
+
+    def say(text: str) -> None:
+        if found := re.search(r"http://127\.0\.0\.1:\d+/", text):
+            readers.append(threading.Thread(target=read, args=(found[0],)))
+            readers[0].start()
+
+    monkeypatch.setattr("edge.cli.train.say", say)
+    monkeypatch.setattr("edge.pages.live.LINGER", 1.0)
+    changes = ("--set", "train.epochs=40", "--set", "track.name=watched", "--set", "export.onnx=''",
+               "--set", "export.bundle=''")  # fmt: skip
+    msedge("train", folder / "run.toml", *changes, "--page", "0")
+    readers[0].join(PATIENCE)
+    assert {state for state, *_ in seen} == {"running", "finished"}
+    assert b"Loss of each step" in seen[-1][1] and b"Step by operator" in seen[-1][2] and b"Gemm" in seen[-1][2]
+
+
+def test_runs_are_watched_until_ctrl_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edge.cli.runs.time.sleep", sleep)
+    out, _ = msedge("runs", "watch", "mine", "--runs", folder / "runs.sqlite")
+    assert re.search(r"serving http://127\.0\.0\.1:\d+/ until", out)
+    _, err = msedge("runs", "watch", "nobody", "--runs", folder / "runs.sqlite", code=3)
+    assert "has no run 'nobody'" in err
+
+
+def test_a_page_needs_a_record_of_one_process(folder: Path) -> None:
+    _, err = msedge("train", folder / "run.toml", "--page", "0", "--set", "track.keep=false", code=2)
+    assert "track.keep" in err
+    _, err = msedge("train", folder / "run.toml", "--page", "0", "--processes", "2", code=2)
+    assert "runs watch" in " ".join(err.replace("│", " ").split())
+
+
+def answer(address: str, path: str) -> bytes:
+    """What is served, also while there is nothing yet."""
+    try:
+        with urllib.request.urlopen(address + path, timeout=30) as found:
+            return bytes(found.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.read()
 
 
 def test_without_tensorboards_writer_the_export_says_what_to_install(
