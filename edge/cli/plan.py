@@ -38,6 +38,16 @@ Pins: TypeAlias = Annotated[
         help="How tensors whose names match are sharded: params.*.w=1:m0, GLOB=whole; repeatable.",
     ),
 ]
+Compiled: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--compiled",
+        metavar="N",
+        min=0,
+        help="Compile this many of the best plans and take the best program; 0: none. Default: as many as --seconds "
+        "allow, at most 4, if a compiler for the devices is here.",
+    ),
+]
 Check: TypeAlias = Annotated[
     Literal["cpu", "gpu"] | None,
     typer.Option(
@@ -74,13 +84,7 @@ def plan(
     ] = "",
     pins: Pins = None,
     seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="Time limit of the search.")] = 60.0,
-    compiled: Annotated[
-        int | None,
-        typer.Option(
-            "--compiled", metavar="N", min=0, help="Compile this many of the best plans and take the best program; 0: "
-            "none. Default: as many as --seconds allow, at most 4, if a compiler for the devices is here."
-        ),
-    ] = None,
+    compiled: Compiled = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="How tensors are sharded, what is moved and why; costs of other plans.")
     ] = False,

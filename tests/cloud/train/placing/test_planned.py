@@ -127,7 +127,9 @@ def test_little_memory_spreads_parameters(alone: list[float]) -> None:
 def test_what_cannot_fit_says_the_least_that_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planned, "SHARES", ())  # each is a search of seconds
     linear = JaxTask(lambda params, x: x @ params, np.ones((32, 8), np.float32))
-    trainer = Trainer(linear, optimizer=optax.sgd(0.1), metrics=(), parallel=Auto(small(500), pipelines=False, compiled=0))
+    trainer = Trainer(
+        linear, optimizer=optax.sgd(0.1), metrics=(), parallel=Auto(small(500), pipelines=False, compiled=0)
+    )
     with pytest.raises(PlanError, match="least found to fit"):
         trainer.fit((X, Y), 1, 16)
 
