@@ -114,12 +114,14 @@ def choose(graphs: Mapping[int, Graph], topology: Topology, arguments: Sequence[
     `compiler`: reads the target back; a text says why there is none, and the estimates decide. `compiled`: the most
     plans to compile, 0 for none, however long that takes. None: at most `FEW`, begun only if they are expected to end
     within `seconds`. `running`: the compiler is that of the devices that will run the
-    step, so that one program is needed anyway. `seconds`: for all searches together. `options`: of `search.plans`.
-    If compiled programs need more memory than estimated, plans are searched again with that much less. Raises
-    `PlanError`; `Infeasible` if nothing fits."""
+    step, so that one program is needed anyway. `seconds`: for all searches together. `options`: of `search.plans`; a
+    `backend` that is not the compiler's leaves the choice to the estimates. If compiled programs need more memory than
+    estimated, plans are searched again with that much less. Raises `PlanError`; `Infeasible` if nothing fits."""
+    begun, name = time.monotonic(), options.pop("backend", "gpu" if isinstance(compiler, str) else compiler.name)
+    if not isinstance(compiler, str) and name != compiler.name:
+        compiler = f"the plan is for the compiler {name!r}, and this one is {compiler.name!r}"
     reads = compiled != 0 and not isinstance(compiler, str)
-    begun, name = time.monotonic(), options.pop("backend", "gpu")
-    options |= {"backend": name if isinstance(compiler, str) else compiler.name}
+    options |= {"backend": name}
     experts = () if options.get("expert") else experts
     end = begun + seconds
     found = _searched(graphs, topology, seconds / 2 if reads else seconds, options | {"read": reads})

@@ -115,6 +115,8 @@ def test_by_default_compiling_is_bounded_and_what_was_not_done_is_said(
     estimated = choose(graphs, CPU8, about, results, "there is no compiler", **given)
     assert estimated.said == "not compiled: there is no compiler" and estimated.plan.compiled is None
     assert choose(graphs, CPU8, about, results, cpu(8), compiled=0, **given).said == "not compiled: none was asked for"
+    other = choose(graphs, CPU8, about, results, cpu(8), backend="gpu", **given)
+    assert other.said.startswith("not compiled: the plan is for the compiler 'gpu'")
     monkeypatch.setattr(module, "EACH", 1e3)
     late = choose(graphs, CPU8, about, results, cpu(8), **given)
     assert late.said.startswith("not compiled: that may take") and not late.compiled
