@@ -32,7 +32,7 @@ from cloud.parallel.graph import Split
 from cloud.parallel.plan import Mesh
 from cloud.parallel.running.apply import mesh_of
 from cloud.parallel.running.prepare import prepare
-from cloud.parallel.searching.choose import FEW, Checked, choose
+from cloud.parallel.searching.choose import choose
 from cloud.parallel.topology import Topology
 from cloud.parallel.tracing.trace import variants
 
@@ -131,9 +131,11 @@ def _told(name: str, mesh: Mesh, read: Any, said: Any = None) -> str:
     return line
 
 
-def compared(model: Model, topology: Topology, compiler: Compiler, seconds: float) -> None:
+def compared(
+    model: Model, topology: Topology, compiler: Compiler, seconds: float, compiled: int | None, hand: bool
+) -> None:
     """Prints a line for every contender."""
-    for name in HAND:
+    for name in HAND if hand else ():
         for mesh in _meshes(topology):
             try:
                 step, *_ = by_hand(model, name, mesh, compiler.devices)
@@ -143,17 +145,15 @@ def compared(model: Model, topology: Topology, compiler: Compiler, seconds: floa
                 print(f"  {name:9}{error}", flush=True)
     start, about = time.monotonic(), (model.state, model.batch)
     graphs, results = variants(model.step, *about, sizes=topology.shares), jax.eval_shape(model.step, *about)
-    found: list[tuple[int, Checked]] = []
-    for parts, graph in graphs.items():
-        given = {"seconds": seconds / len(graphs)}
-        try:
-            found += [(parts, one) for one in choose(graph, topology, about, results, compiler, FEW, **given)]
-        except PlanError as error:
-            print(f"  in {parts} parts: {error}", flush=True)
-    found.sort(key=lambda one: (not one[1].fits, one[1].measured.step_seconds))
-    for parts, one in found:
-        name = "ours" if one is found[0][1] else f"({one.plan.name})"
-        print(f"{_told(name, one.plan.mesh, one.measured, one.plan.estimate)}, {parts} parts", flush=True)
+    try:
+        choice = choose(graphs, topology, about, results, compiler, compiled=compiled, seconds=seconds)
+    except PlanError as error:
+        print(f"  {error}", flush=True)
+        return
+    for one in choice.compiled:
+        name = "ours" if one is choice.compiled[0] else f"({one.plan.name})"
+        print(f"{_told(name, one.plan.mesh, one.measured, one.plan.estimate)}, {one.plan.parts} parts", flush=True)
+    print(f"  {choice.said}", flush=True)
     print(f"  {time.monotonic() - start:.0f} s", flush=True)
 
 
@@ -192,6 +192,8 @@ def main() -> int:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--compiled", type=int, help="plans to compile; default: what `choose` does by itself")
+    parser.add_argument("--ours", action="store_true", help="only our plans")
     said = parser.parse_args()
     for case in said.cases or [f"{name}:{place}" for name in SCANNED for place in TOPOLOGIES]:
         name, _, place = case.partition(":")
@@ -201,7 +203,7 @@ def main() -> int:
             ran(model, Topology.of_devices(jax.devices()), jax.devices())
             continue
         compiler = compilers.cpu(topology.size) if said.backend == "cpu" else compilers.gpu(topology)
-        compared(model, topology, compiler, said.seconds)
+        compared(model, topology, compiler, said.seconds, said.compiled, not said.ours)
     return 0
 
 

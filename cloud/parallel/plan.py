@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cloud.parallel.graph import Split
 
-__all__ = ["Assignment", "Collective", "Estimate", "Mesh", "Plan"]
+__all__ = ["Assignment", "Collective", "Estimate", "Figures", "Mesh", "Plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,20 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """A compiled program's cost: seconds of a step by the planner's cost model, peak bytes of a device as allocated."""
+
+    step_seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """`entering[i]`: how argument i of the step is sharded; `ops[k]`: the choice for equation k of the flat jaxpr.
     `graph` and `topology` are digests of what it was made for. `regather`: parameters gathered for the forward pass are
     gathered again in the backward pass. `recompute`: share of the forward segments that are computed again in the
-    backward pass. `parts`: in which the step's loops keep what they add up, as for `trace`."""
+    backward pass. `parts`: in which the step's loops keep what they add up, as for `trace`. `compiled`: figures of its
+    program if that was compiled."""
 
     mesh: Mesh
     entering: tuple[Split, ...]
@@ -78,3 +87,9 @@ class Plan:
     recompute: float = 0.0
     parts: int = 1
     name: str = "searched"
+    compiled: Figures | None = None
+
+    @property
+    def figures(self) -> Figures:
+        """Those of the compiled program, else the estimate's."""
+        return self.compiled or Figures(self.estimate.step_seconds, self.estimate.peak_bytes)

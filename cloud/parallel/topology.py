@@ -197,6 +197,10 @@ def read_topology(path: str | Path) -> Topology:
     levels = tuple(Level(level.size, level.latency, level.bandwidth) for level in file.levels)
     devices = math.prod(level.size for level in levels)
     _READ.need(devices <= MOST_DEVICES, f"{where}levels", f"at most {MOST_DEVICES} devices in total", devices)
+    rates = [level.bandwidth for level in levels]
+    _READ.need(rates == sorted(rates), f"{where}levels", "the slowest links first: bandwidths that do not fall", rates)
+    most = f"at most that of the device's memory ({device.bandwidth:g}), which links read and write"
+    _READ.need(rates[-1] <= device.bandwidth, f"{where}levels[{len(levels) - 1}].bandwidth", most, rates[-1])
     return Topology(file.name or Path(path).stem, levels, memory, device, file.overlap)
 
 

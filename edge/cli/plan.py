@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -36,6 +36,16 @@ Pins: TypeAlias = Annotated[
         "--pin",
         metavar="GLOB=DIM:AXIS",
         help="How tensors whose names match are sharded: params.*.w=1:m0, GLOB=whole; repeatable.",
+    ),
+]
+Compiled: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--compiled",
+        metavar="N",
+        min=0,
+        help="Compile this many of the best plans and take the best program; 0: none. Default: as many as --seconds "
+        "allow, at most 4, if a compiler for the devices is here.",
     ),
 ]
 Check: TypeAlias = Annotated[
@@ -74,6 +84,7 @@ def plan(
     ] = "",
     pins: Pins = None,
     seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="Time limit of the search.")] = 60.0,
+    compiled: Compiled = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="How tensors are sharded, what is moved and why; costs of other plans.")
     ] = False,
@@ -106,7 +117,7 @@ def plan(
     _enough_devices(named, check)
     again = words.train.recompute if words else 0.0
     wanted = Wanted(_limit(memory, words), expert, tuple(pins or ()), check or "gpu", seconds, again)
-    traced, answer = _answered(words, model, named, wanted)
+    traced, answer = _answered(words, model, named, wanted, compiled)
     others: Rivals = {}
     if explain or picture is not None:
         say("searching for plans to compare with")
@@ -179,9 +190,14 @@ def _enough_devices(name: str, check: str | None) -> None:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}={Topology.named(name).size}".strip()
 
 
-def _answered(words: Config | None, model: str | None, named: str, wanted: Wanted) -> tuple[_Traced, Answer]:
+def _answered(
+    words: Config | None, model: str | None, named: str, wanted: Wanted, compiled: int | None
+) -> tuple[_Traced, Answer]:
+    import time
+
     from cloud.errors import PlanError
-    from cloud.parallel.explaining.inquiry import inquire
+    from cloud.parallel.checking.compilers import reading
+    from cloud.parallel.explaining.inquiry import inquire, settle
     from cloud.parallel.tracing.trace import variants
     from cloud.train.jobs.planning import topology_of
 
@@ -197,15 +213,18 @@ def _answered(words: Config | None, model: str | None, named: str, wanted: Wante
     say(f"searching for a plan on {topology.size} devices of {topology.name}, at most {wanted.seconds:g} s")
     found: list[Answer] = []
     failed: list[PlanError] = []
+    end = time.monotonic() + wanted.seconds
+    reads = compiled != 0 and not isinstance(reading(topology, wanted.backend), str)
+    share = wanted.seconds * (0.6 if reads else 1.0)
     for parts, graph in graphs.items():
         try:
-            asked = replace(wanted, parts=parts, seconds=max(wanted.seconds / len(graphs), 1.0))
+            asked = replace(wanted, parts=parts, read=reads, seconds=max(share / len(graphs), 1.0))
             found.append(inquire(graph, topology, asked, leaner))
         except PlanError as error:
             failed.append(error)
     if not found:
         raise failed[0]
-    return traced, min(found, key=lambda one: one.plan.estimate.step_seconds)
+    return traced, settle(found, traced.step, traced.arguments, compiled, end)
 
 
 def _traced(words: Config | None, model: str | None) -> _Traced:
@@ -248,10 +267,16 @@ def _found(answer: Answer) -> Part:
         f"hidden by it), peak memory {bytes_text(cost.peak_bytes)} per device, of {bytes_text(answer.limit)}"
     )
     known = list(notes(answer.graph, plan))
+    if plan.compiled is not None:
+        text += (
+            f"\nas compiled: {seconds_text(plan.compiled.step_seconds)} per step, peak memory "
+            f"{bytes_text(plan.compiled.peak_bytes)} per device"
+        )
+    text += f"\n{answer.said}" if answer.said else ""
     text += "".join(f"\nnote: {note}" for note in known)
     facts: dict[str, Any] = {
         "strategy": called, "devices": topology.size, "step_seconds": cost.step_seconds, "limit": answer.limit,
-        "notes": known,
+        "notes": known, "compiled": asdict(plan.compiled) if plan.compiled else None, "chosen": answer.said,
     }  # fmt: skip
     return facts | {"plan": to_dict(plan, answer.graph, topology)}, text
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from cloud.parallel import cost
 from cloud.parallel.checking.compilers import Compiler
-from cloud.parallel.checking.hlo import Found, Program, read_program
+from cloud.parallel.checking.hlo import Branch, Found, Program, read_program
 from cloud.parallel.plan import Collective, Estimate, Mesh
 from cloud.parallel.topology import Topology
 
-__all__ = ["Measured", "Report", "Row", "check", "compare", "footprint", "measure"]
+__all__ = ["Measured", "Report", "Row", "check", "compare", "footprint", "measure", "spent"]
 
 Key = tuple[str, tuple[int, ...]]
 """The kind of a collective, and the mesh axes it runs over."""
@@ -54,10 +54,15 @@ def measure(compiled: Any, mesh: Mesh, topology: Topology) -> Measured:
     """The cost of a compiled program (`lowered.compile()`) for `mesh` on `topology`. Raises `PlanError` if the program
     cannot be parsed."""
     program = read_program(compiled.as_text(), mesh)
-    compute = sum(one.times * cost.compute(one.flops, one.bytes, one.dtype, topology.device) for one in program.work)
-    times = [_seconds(one.collective, mesh, topology) for one in program.found]
-    shown = sum(time * (1 - topology.overlap * one.hideable) for time, one in zip(times, program.found, strict=True))
-    return Measured(program, footprint(compiled), compute, sum(times), shown)
+    return Measured(program, footprint(compiled), *spent(program, mesh, topology))
+
+
+def spent(ran: Program | Branch, mesh: Mesh, topology: Topology) -> tuple[float, float, float]:
+    """Seconds of computing, of collectives, and of those that computing does not hide."""
+    compute = sum(one.times * cost.compute(one.flops, one.bytes, one.dtype, topology.device) for one in ran.work)
+    times = [_seconds(one.collective, mesh, topology) for one in ran.found]
+    shown = sum(time * (1 - topology.overlap * one.hideable) for time, one in zip(times, ran.found, strict=True))
+    return compute, sum(times), shown
 
 
 def footprint(compiled: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,7 +18,7 @@ from cloud import _jax
 from cloud.errors import PlanError
 from cloud.parallel.topology import DEVICES, Topology
 
-__all__ = ["FOLDER", "WHEELS", "Compiler", "cpu", "gpu", "has_gpu", "target"]
+__all__ = ["FOLDER", "WHEELS", "Compiler", "cpu", "gpu", "has_gpu", "reading", "running", "target"]
 
 FOLDER = "MSEDGE_GPU_COMPILER"
 """The environment variable with the folder that the wheels were installed into; unset if they are installed like other
@@ -74,6 +74,26 @@ def gpu(topology: Topology) -> Compiler:
     if folder is not None:
         options["xla_gpu_cuda_data_dir"] = str(folder / "nvidia" / "cuda_nvcc")
     return Compiler("gpu", tuple(found), options)
+
+
+def running(devices: Sequence[Any]) -> Compiler | str:
+    """The compiler of devices that are present, or why its programs cannot be read."""
+    platform = devices[0].platform
+    if platform == "cpu":
+        return Compiler("cpu", tuple(devices))
+    return Compiler("gpu", tuple(devices)) if platform in ("gpu", "cuda") else f"programs for {platform} are not read"
+
+
+def reading(topology: Topology, backend: str) -> Compiler | str:
+    """The compiler "cpu" or "gpu" for devices that need not be present, or why it cannot compile for them."""
+    host = topology.device == DEVICES["cpu"][0]
+    if backend == "gpu" and host:
+        return "the plan is for the GPU's compiler and the devices are CPUs (--check cpu plans for theirs)"
+    if backend == "gpu":
+        return gpu(topology) if has_gpu() else f"there is no compiler for GPUs here ({FOLDER} names none)"
+    count = len(jax.devices("cpu"))
+    short = f"the CPU's compiler has {count} virtual devices here, not {topology.size}"
+    return short if count < topology.size else cpu(topology.size)
 
 
 def _found() -> Path | None:

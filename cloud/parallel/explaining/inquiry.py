@@ -6,12 +6,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import jax
 
 from cloud.errors import PlanError
+from cloud.parallel.checking.compilers import reading
 from cloud.parallel.explaining.pins import meshes_for, read_pin
 from cloud.parallel.explaining.words import duration
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Mesh, Plan
+from cloud.parallel.searching.choose import FEW, Reader, different, read_back, smallest, with_experts
 from cloud.parallel.searching.demands import Pin
 from cloud.parallel.searching.expert import EXPERTS
 from cloud.parallel.searching.search import AXES, LEAN, plans
@@ -19,10 +25,13 @@ from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import Topology, meshes
 from converter.report.html import size_text
 
-__all__ = ["Answer", "Wanted", "inquire", "rivals"]
+__all__ = ["Answer", "Wanted", "inquire", "rivals", "settle"]
 
 BRIEF = 15.0
 """Seconds for the search of each plan that is only compared with the result."""
+
+SEARCH = 0.7
+"""Share of an inquiry's seconds for its search; the rest is for experts' plans."""
 
 CUT = 0.9
 """A search that takes this share of its seconds was cut short, so that expert plans may be better."""
@@ -32,7 +41,8 @@ CUT = 0.9
 class Wanted:
     """`memory`: bytes per device, None: the topology's. `expert`: one of `EXPERTS`, or "". `pins`: as `read_pin` reads
     them. `backend`: "gpu" or "cpu", whose compiler is predicted. `seconds`: for the solver. `recompute`: the share that
-    the step was traced with, and `parts` those of its sums (`trace`), both recorded in the plan."""
+    the step was traced with, and `parts` those of its sums (`trace`), both recorded in the plan. `read`: as for
+    `plans`."""
 
     memory: float | None = None
     expert: str = ""
@@ -41,17 +51,20 @@ class Wanted:
     seconds: float = 60.0
     recompute: float = 0.0
     parts: int = 1
+    read: bool = False
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The best plan of a step, and those of other mesh shapes, best first."""
+    """The best plan of a step, and those of other mesh shapes, best first. `said`: what was compiled to choose it, or
+    why nothing was."""
 
     graph: Graph
     topology: Topology
     wanted: Wanted
     plan: Plan
     others: tuple[Plan, ...]
+    said: str = ""
 
     @property
     def limit(self) -> float:
@@ -69,22 +82,58 @@ def inquire(
 ) -> Answer:
     """The best of the searched plans and those of lean experts (of all experts, if the search was cut short), because
     the search counts twice some sums that compilers merge. `leaner`: variants of the step that need less memory, by
-    the option that selects them. Raises `PlanError`; `Infeasible` names each constraint without which a plan fits."""
+    the option that selects them. Of `wanted.seconds`, the search itself gets `SEARCH`. Raises `PlanError`; `Infeasible`
+    names each constraint without which a plan fits."""
     begun, found, failed = time.monotonic(), list[Plan](), None
+    given = replace(wanted, seconds=SEARCH * wanted.seconds)
     try:
-        found = _plans(graph, topology, wanted)
+        found = _plans(graph, topology, given)
     except Infeasible as error:
         raise _relaxed(error, _ways(graph, topology, wanted, leaner or {})) from error
     except PlanError as error:
         failed = error
     if not wanted.expert:
-        names = EXPERTS if time.monotonic() - begun > CUT * wanted.seconds else LEAN
-        experts = (_expert(graph, topology, wanted, name) for name in names)
-        found += [plan for plan in experts if isinstance(plan, Plan)]
+        names = tuple(EXPERTS) if time.monotonic() - begun > CUT * given.seconds else LEAN
+        for number, name in enumerate(names):
+            left = max(begun + wanted.seconds - time.monotonic(), 1.0) / (len(names) - number)
+            expert = _expert(graph, topology, replace(wanted, seconds=left), name)
+            found += [expert] if isinstance(expert, Plan) else []
     if not found:
         raise failed or PlanError("no plan was found")
     best, *others = sorted(found, key=lambda plan: plan.estimate.step_seconds)
     return Answer(graph, topology, wanted, best, tuple(others))
+
+
+def settle(
+    answers: Sequence[Answer], step: Callable[..., Any], arguments: Sequence[Any], compiled: int | None, end: float
+) -> Answer:
+    """The best of the `answers` for the variants of one step, as compiled if a compiler can read the target back.
+    `compiled`: as for `choose`; `end`: of everything, by `time.monotonic`. Raises `Infeasible` if no program fits."""
+    wanted, topology = answers[0].wanted, answers[0].topology
+    of = {answer.wanted.parts: answer for answer in answers}
+    found = different(plan for answer in answers for plan in (answer.plan, *answer.others))
+    compiler = reading(topology, wanted.backend) if compiled != 0 else "none was asked for"
+    if isinstance(compiler, str):
+        best = smallest(found, lambda plan: (plan.estimate.step_seconds, plan.estimate.peak_bytes))
+        return replace(_moved(of[best.parts], best), said=f"not compiled: {compiler}")
+    graphs = {parts: answer.graph for parts, answer in of.items()}
+    if not wanted.expert:
+        pins = [pin for text in wanted.pins for pin in read_pin(text, answers[0].graph)]
+        options = {"memory": wanted.memory, "backend": wanted.backend, "pins": pins, "read": True,
+                   "meshes": _meshes(answers[0].graph, topology, pins)}  # fmt: skip
+        experts = [name for name in EXPERTS if name not in LEAN]
+        found = with_experts(found, graphs, topology, time.monotonic() + (end - time.monotonic()) / 4, experts, options)
+        found = different(replace(plan, recompute=wanted.recompute) for plan in found)
+    reader = Reader(graphs, topology, arguments, jax.eval_shape(step, *arguments), compiler, wanted.memory)
+    most, until = (FEW, end) if compiled is None else (compiled, inf)
+    choice = read_back(reader, found, most, until, False)
+    return replace(_moved(of[choice.plan.parts], choice.plan), said=choice.said)
+
+
+def _moved(answer: Answer, best: Plan) -> Answer:
+    """The answer with another best plan of the same step."""
+    others = different(plan for plan in (answer.plan, *answer.others) if plan.ops is not best.ops)
+    return replace(answer, plan=best, others=tuple(others))
 
 
 def rivals(answer: Answer) -> dict[str, Plan | PlanError]:
@@ -111,7 +160,7 @@ def _plans(graph: Graph, topology: Topology, wanted: Wanted) -> list[Plan]:
     pins = [pin for text in wanted.pins for pin in read_pin(text, graph)]
     found = plans(
         graph, topology, memory=wanted.memory, pins=pins, expert=wanted.expert, meshes=_meshes(graph, topology, pins),
-        backend=wanted.backend, seconds=wanted.seconds,
+        backend=wanted.backend, seconds=wanted.seconds, read=wanted.read,
     )  # fmt: skip
     return [replace(plan, recompute=wanted.recompute, parts=wanted.parts) for plan in found]
 

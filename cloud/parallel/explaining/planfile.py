@@ -6,6 +6,7 @@
      "choices": [{"loops": [[0], []], "results": [[[0], []]]}, ...], "ops": [0, 0, 1, ...], "estimate": {...}}
 
 `ops[k]` is the index of equation k's choice; steps with many repeated blocks have few distinct choices.
+`"compiled": {"step_seconds": 0.1, "peak_bytes": 1}` are the figures of the plan's program, if that was compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from msgspec import Meta, Struct, structs
 
 from cloud.errors import PlanError
 from cloud.parallel.graph import Graph, Split
-from cloud.parallel.plan import Assignment, Collective, Estimate, Mesh, Plan
+from cloud.parallel.plan import Assignment, Collective, Estimate, Figures, Mesh, Plan
 from cloud.parallel.searching.options import fits
 from cloud.parallel.topology import Topology
 from cloud.parallel.tracing.trace import digest
@@ -83,6 +84,11 @@ class _Estimate(Struct, forbid_unknown_fields=True):
     crowded: bool
 
 
+class _Figures(Struct, forbid_unknown_fields=True):
+    step_seconds: NotNegative
+    peak_bytes: _Whole
+
+
 class _File(Struct, forbid_unknown_fields=True):
     msedge_plan: Literal[1]
     name: str
@@ -96,6 +102,7 @@ class _File(Struct, forbid_unknown_fields=True):
     ops: tuple[_Whole, ...]
     estimate: _Estimate
     parts: _Count = 1
+    compiled: _Figures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +191,7 @@ def to_dict(plan: Plan, graph: Graph, topology: Topology) -> dict[str, Any]:
         "choices": [asdict(one) for one in numbers],
         "ops": ops,
         "estimate": asdict(plan.estimate),
-    }
+    } | ({"compiled": asdict(plan.compiled)} if plan.compiled else {})
 
 
 def from_dict(data: Any, where: str = "plan") -> Saved:
@@ -231,6 +238,7 @@ def from_dict(data: Any, where: str = "plan") -> Saved:
         recompute=file.recompute,
         parts=file.parts,
         name=file.name,
+        compiled=Figures(**structs.asdict(file.compiled)) if file.compiled else None,
     )
     arguments = tuple(Argument(one.name, one.dtype, one.shape) for one in file.entering)
     return Saved(plan, arguments, file.topology.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,8 @@ def mesh_of(mesh: Mesh, devices: Sequence[Any]) -> jax.sharding.Mesh:
 
 @dataclass(frozen=True)
 class Applied:
-    """A planned step. `step(state, batch)` returns the results of the user's step; it consumes the given state."""
+    """A planned step. `step(state, batch)` returns the results of the user's step; it consumes the given state. `said`:
+    what was compiled to choose the plan, or why nothing was; "" for a plan that was given."""
 
     plan: Plan
     graph: Graph
@@ -50,6 +51,7 @@ class Applied:
     shardings: tuple[Any, ...]
     compiled: Any = field(repr=False)
     state_argument: int = 0
+    said: str = ""
 
     def step(self, *arguments: Any) -> Any:
         """One step; arguments are those of the traced step, on the devices or not."""
@@ -81,6 +83,7 @@ def apply(graph: Graph, plan: Plan, topology: Topology, arguments: Sequence[Any]
         this = digest(graph)[:8]
         raise PlanError(f"the plan was made for another step (graph {plan.graph[:8]}, this is {this}): make a new plan")
     mesh = mesh_of(plan.mesh, devices if devices is not None else jax.devices())
+    _check_inner_meshes(graph, mesh)
     leaves, tree = jax.tree.flatten(tuple(arguments))
     shardings = jax.tree.unflatten(tree, [split_over(mesh, split) for split in plan.entering])
     out_tree = jax.tree.structure(results)
@@ -93,8 +96,22 @@ def apply(graph: Graph, plan: Plan, topology: Topology, arguments: Sequence[Any]
     compiled = jax.jit(
         step, in_shardings=shardings, out_shardings=jax.tree.unflatten(out_tree, ends), donate_argnums=state_argument
     )
-    shapes = [_Shape(leaf.shape, leaf.dtype) for leaf in leaves]
+    places = jax.tree.leaves(shardings)
+    # With these shardings the program that `lower().compile()` makes is the one that the step runs.
+    shapes = [_Shape(leaf.shape, leaf.dtype, sharding=at) for leaf, at in zip(leaves, places, strict=True)]
     return Applied(plan, graph, mesh, jax.tree.unflatten(tree, shapes), shardings, compiled, state_argument)
+
+
+def _check_inner_meshes(graph: Graph, mesh: jax.sharding.Mesh) -> None:
+    """A `shard_map` of the user's is kept as it is: it must be over the plan's devices."""
+    for op, eqn in zip(graph.ops, graph.jaxpr.jaxpr.eqns, strict=True):
+        inner = eqn.params.get("mesh") if eqn.primitive.name == "shard_map" else None
+        if isinstance(inner, jax.sharding.Mesh) and set(inner.devices.flat) != set(mesh.devices.flat):
+            raise PlanError(
+                f"the step has a shard_map over {inner.size} devices ({inner.devices.flat[0].platform}) at {op.where}; "
+                f"the plan is for {mesh.size} ({mesh.devices.flat[0].platform}): give it a mesh of the same devices, "
+                "or leave that split to the planner"
+            )
 
 
 Flat = Callable[[Sequence[Any]], list[Any]]
@@ -138,9 +155,12 @@ class _Emission:
         self.times = reading_times(graph) if plan.regather else {}
         self.rows = {row[0]: row for row in _barriers(graph)}
 
-    def within(self) -> _Emission:
-        """For a body inside this one: it sees these arrays and copies, and keeps its own to itself."""
-        return _Emission(self.graph, self.plan, self.topology, self.constrained, dict(self.arrays), dict(self.moved))
+    def within(self, carry: Mapping[int, Any]) -> _Emission:
+        """For a body inside this one: it sees these arrays and copies, and keeps its own to itself. `carry`: what a
+        trip reads in place of the initial values, whose copies are not its own."""
+        moved = {key: array for key, array in self.moved.items() if key[0] not in carry}
+        about = self.graph, self.plan, self.topology, self.constrained
+        return _Emission(*about, {**self.arrays, **carry}, moved)
 
     def seen(self, value: int, split: Split, time: int) -> Any:
         """The value with this split; made once for all readers of one reading time."""
@@ -198,20 +218,19 @@ class _Emission:
     def loop(self, body: int) -> None:
         """A whole loop: its operands are moved before it, its body emitted once."""
         graph, one = self.graph, self.graph.bodies[body]
-        for k in range(one.start, one.stop):
-            for i, value in enumerate(graph.ops[k].inputs):
-                if value in self.arrays:
-                    self.operand(k, i)
         ties = {name: [k for k in range(one.start, one.stop) if graph.ops[k].inside == body
                        and graph.ops[k].primitive == name] for name in (SLICE, CLOSE, STACK)}  # fmt: skip
         carried = [graph.ops[k].inputs[1] for k in ties[CLOSE]]
         if len({*carried}) != len(carried):
             raise PlanError(f"a carry of the loop at {graph.ops[one.start].where} is closed twice")
+        for k in range(one.start, one.stop):
+            for i, value in enumerate(graph.ops[k].inputs):
+                if value in self.arrays and value not in carried:
+                    self.operand(k, i)
 
         def opened(carry: Sequence[Any], slices: Sequence[Any]) -> _Emission:
-            inside = self.within()
-            for value, array in zip(carried, carry, strict=True):
-                inside.arrays[value] = self.constrained(array, self.lies[value])
+            constrained = map(self.constrained, carry, (self.lies[value] for value in carried))
+            inside = self.within(dict(zip(carried, constrained, strict=True)))
             for k, array in zip(ties[SLICE], slices, strict=True):
                 inside.land(k, [array])
             return inside
@@ -243,8 +262,7 @@ class _Emission:
         outside = {n: self.operand(k, i) for n, i in places.items() if n < asks}
 
         def test(carry: Sequence[Any]) -> Any:
-            inside = self.within()
-            inside.arrays.update(zip(carried, carry, strict=True))
+            inside = self.within(dict(zip(carried, carry, strict=True)))
             given = [outside.get(n) if n < asks else inside.operand(k, places[n]) if n in places else carry[n - asks]
                      for n in range(len(closed.jaxpr.invars))]  # fmt: skip
             given = [jnp.zeros(var.aval.shape, var.aval.dtype) if each is None else each

@@ -31,7 +31,7 @@ from cloud.parallel.topology import meshes as every_mesh
 from cloud.parallel.tracing.trace import digest
 from converter.report.html import size_text
 
-__all__ = ["Pin", "plans", "search"]
+__all__ = ["Pin", "leanest", "plans", "search", "usable"]
 
 ROWS = 32
 """Moments that get a memory row before the first solution; moments found too full afterwards are added."""
@@ -52,6 +52,10 @@ differently."""
 RESERVE = 0.05
 """Share of the memory reserved for what plans do not cover: fragmentation, the compiler's scratch, the runtime."""
 
+LOOPS = 0.25
+"""A further share for steps with loops whose programs are not read: in those the compiler copies stacked values to
+other layouts, and peaks were up to 1.36 times the estimate (`mamba`, docs/parallel-results.md)."""
+
 
 def search(graph: Graph, topology: Topology, **options: Any) -> Plan:
     """The cheapest of `plans`, which documents the options."""
@@ -60,11 +64,12 @@ def search(graph: Graph, topology: Topology, **options: Any) -> Plan:
 
 def plans(graph: Graph, topology: Topology, *, memory: float | None = None, pins: Sequence[Pin] = (),
           expert: str = "", meshes: Sequence[Mesh] | None = None, backend: str = "gpu", seconds: float = 60.0,
-          fold: bool = True) -> list[Plan]:  # fmt: skip
+          fold: bool = True, read: bool = False) -> list[Plan]:  # fmt: skip
     """The plans found, cheapest first, one or more for every mesh shape. `memory`: bytes per device, by default the
     topology's. `expert`: one of `EXPERTS`; pins override its constraints. `backend`: "gpu", whose compiler emits
-    reduce-scatters, or "cpu". `seconds`: for all shapes together; what is already begun may take longer. `fold`:
-    repeated blocks are decided once.
+    reduce-scatters, or "cpu". `seconds`: for all shapes together: after them nothing more is begun, and what is begun
+    ends within seconds. `fold`: repeated blocks are decided once. `read`: the programs are compiled and their peaks
+    read before one is used, so that no memory is kept back for wrong estimates (`LOOPS`).
 
     If memory is short, plans that gather parameters twice, forward and backward, are tried too, and plans in which some
     blocks are sharded more than others. Shapes without a plan are omitted; if there is no plan at all: raises
@@ -73,20 +78,20 @@ def plans(graph: Graph, topology: Topology, *, memory: float | None = None, pins
     tried = [(mesh, demands) for mesh in shapes for demands in _demands(graph, mesh, pins, expert)]
     if not tried:
         raise PlanError(f"expert {expert!r} has no plan for this step on {topology.name}: use another one or more axes")
-    limit = (memory or topology.memory) * (1 - RESERVE)
+    limit = usable(graph, memory or topology.memory, read)
     found: list[Plan] = []
     failed: list[PlanError] = []
-    one = _Search(graph, topology, limit, backend == "gpu", fold)
+    one = _Search(graph, topology, limit, backend == "gpu", fold, memory or topology.memory)
     cut = PARTS if fold and not expert else ()
     start = time.monotonic()
     for n, (mesh, demands) in enumerate(tried, 1):
-        if found and time.monotonic() > start + seconds:
+        if n > 1 and time.monotonic() > start + seconds:
             break
         end = start + seconds * n / len(tried)
         known: list[Plan] = []
         crowded = True
         for number, twice in ((1, False), (1, True), *((n, None) for n in cut)):
-            if known and time.monotonic() > end:
+            if (known or number > 1) and time.monotonic() > end:
                 break
             regather = any(plan.regather for plan in _sorted(known)[:1]) if twice is None else twice
             try:
@@ -100,8 +105,18 @@ def plans(graph: Graph, topology: Topology, *, memory: float | None = None, pins
             if not crowded:
                 break
     if not found:
-        raise min(failed, key=lambda error: error.least if isinstance(error, Infeasible) else 0.0)
+        raise leanest(failed)
     return _sorted(found)
+
+
+def usable(graph: Graph, memory: float, read: bool) -> float:
+    """The most bytes that an estimate may have in this memory."""
+    return memory * (1 - RESERVE - (LOOPS if graph.bodies and not read else 0.0))
+
+
+def leanest(failed: Sequence[PlanError]) -> PlanError:
+    """The error to report if every search failed: one that is no question of memory, else that of the least need."""
+    return min(failed, key=lambda error: error.least if isinstance(error, Infeasible) else 0.0)
 
 
 def _sorted(plans: Sequence[Plan]) -> list[Plan]:
@@ -117,10 +132,14 @@ def _demands(graph: Graph, mesh: Mesh, pins: Sequence[Pin], expert: str) -> Iter
 
 
 class _Search:
-    """One graph on one topology; what does not depend on the mesh is made once."""
+    """One graph on one topology; what does not depend on the mesh is made once. `limit`: bytes of an estimate at most,
+    of `memory`."""
 
-    def __init__(self, graph: Graph, topology: Topology, limit: float, reduce_scatter: bool, fold: bool) -> None:
-        self.graph, self.topology, self.limit = graph, topology, limit
+    def __init__(
+        self, graph: Graph, topology: Topology, limit: float, reduce_scatter: bool, fold: bool,
+        memory: float | None = None,
+    ) -> None:  # fmt: skip
+        self.graph, self.topology, self.limit, self.memory = graph, topology, limit, memory or limit
         self.reduce_scatter, self.fold = reduce_scatter, fold
         self.groups = grouped(graph)
         self.lives = lives(graph, hides(topology))
@@ -179,7 +198,7 @@ class _Search:
             try:
                 solution = solve(problem, left, GAP, [*starts, *together(problem, question, left / 3)], families)
             except Infeasible as error:
-                raise _short(error, self.limit) if at else error from error
+                raise _short(error, self.limit, self.memory) if at else error from error
             starts = [solution.options]
             options = small.options(solution.options)
             curve = moments.curve(options)
@@ -194,13 +213,13 @@ class _Search:
             at += sorted(fresh)
 
 
-def _short(error: Infeasible, limit: float) -> Infeasible:
+def _short(error: Infeasible, limit: float, memory: float) -> Infeasible:
     text = (
-        f"expected a plan within {size_text(limit)} per device (with {RESERVE:.0%} kept in reserve); the least found"
-        f" to fit is {size_text(error.least)}, fullest at {', '.join(error.rows) or 'every moment'}: allow more"
-        " memory or devices, a smaller batch, recomputation, or fewer pins"
+        f"expected a plan within {size_text(limit)} per device (with {1 - limit / memory:.0%} kept in reserve); the"
+        f" least found to fit is {size_text(error.least)}, fullest at {', '.join(error.rows) or 'every moment'}: allow"
+        " more memory or devices, a smaller batch, recomputation, or fewer pins"
     )
-    return Infeasible(text, error.least / (1 - RESERVE), error.rows, error.options)
+    return Infeasible(text, error.least * memory / limit, error.rows, error.options)
 
 
 Pair = tuple[int, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 
 from cloud.parallel.cost import compute, local_bytes
-from cloud.parallel.graph import Graph, Op, Split
+from cloud.parallel.graph import Graph, Op, Split, remembered
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.grouping.groups import Group
 from cloud.parallel.searching.options import degree, made, wanted
@@ -16,6 +16,8 @@ __all__ = ["counting", "work"]
 
 _LOOKUPS = frozenset({"gather", "dynamic_slice", SLICE})
 """Operators that read no more of their first operand than they produce."""
+
+_REDUCTIONS = "reduce_", "arg"
 
 
 def work(graph: Graph, group: Group, chosen: Mapping[int, Assignment], stored: Container[int], mesh: Mesh,
@@ -45,8 +47,9 @@ def counting(graph: Graph, device: Device) -> float:
 
 def _fused(graph: Graph, ops: Sequence[int], chosen: Mapping[int, Assignment], stored: Container[int], mesh: Mesh,
            device: Device) -> float:  # fmt: skip
-    """Seconds of one kernel for all these operators of one body."""
-    flops, read, written = 0.0, {}, 0.0
+    """Seconds of the kernel for all these operators of one body: of two if it has reductions, such as those of a
+    softmax or a normalisation, and stores what it makes with their results."""
+    flops, read, written = 0.0, dict[int, int](), dict[int, int]()
     for k in ops:
         op, loops = graph.ops[k], chosen[k].loops
         flops += op.flops / _parts(loops, mesh)
@@ -55,11 +58,46 @@ def _fused(graph: Graph, ops: Sequence[int], chosen: Mapping[int, Assignment], s
                 read[value] = _bytes(graph, value, wanted(op, i, loops), mesh)
         for j, value in enumerate(op.outputs):
             if value in stored:
-                written += _bytes(graph, value, made(op, j, loops), mesh)
+                written[value] = _bytes(graph, value, made(op, j, loops), mesh)
     if not written and not flops:
         return 0.0
-    first = graph.ops[ops[0]]
-    return first.times * compute(flops, sum(read.values()) + written, _dtype(graph, first), device)
+    first, known = graph.ops[ops[0]], _twice(graph)
+    if (key := (tuple(ops), tuple(read), tuple(written))) not in known:
+        known[key] = _read_twice(graph, *key)
+    moved = sum(read.values()) + sum(written.values()) + sum(read[value] for value in known[key])
+    return first.times * compute(flops, moved, _dtype(graph, first), device)
+
+
+_Key = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+@remembered
+def _twice(graph: Graph) -> dict[_Key, frozenset[int]]:
+    """Results of `_read_twice`, which are the same for all ways to split the operators."""
+    return {}
+
+
+def _read_twice(graph: Graph, ops: Sequence[int], inputs: Sequence[int], results: Sequence[int]) -> frozenset[int]:
+    """Of the stored `inputs` of fused operators, those that are read once for reductions and once more for stored
+    `results` that need the reductions."""
+    stored = {*inputs, *results}
+    sources: dict[int, frozenset[int]] = {}
+    reduced: set[int] = set()
+    first, second = frozenset[int](), frozenset[int]()
+    for k in sorted(ops):
+        op = graph.ops[k]
+        read = frozenset[int]().union(*(sources.get(v, {v}) for v in op.inputs if v in sources or v in stored))
+        after = not reduced.isdisjoint(op.inputs)
+        if op.primitive.startswith(_REDUCTIONS):
+            first |= read
+            sources.update(dict.fromkeys(op.outputs, frozenset()))
+            reduced.update(op.outputs)
+            continue
+        if after and any(v in stored for v in op.outputs):
+            second |= read
+        sources.update((v, frozenset({v}) if v in stored else read) for v in op.outputs)
+        reduced.update(op.outputs if after else ())
+    return first & second
 
 
 def _moved(graph: Graph, op: Op, loops: tuple[tuple[int, ...], ...], mesh: Mesh) -> list[float]:

@@ -38,6 +38,9 @@ long."""
 BRIEF = 2.0
 """Seconds for one exchange along a family."""
 
+LEAST = 3.0
+"""Seconds to find how much memory would be enough, although none are left."""
+
 Family: TypeAlias = Sequence[npt.NDArray[np.int64]]
 """For every node, a label for each option."""
 
@@ -58,7 +61,10 @@ class Choice:
 
 class Infeasible(PlanError):
     """No choice of options fits, or none that fits was found. `least`: the least limit known to fit a choice, in bytes
-    (inf if transfers alone exclude all); `rows`: labels of the rows that are then full; `options`: that choice."""
+    (inf if transfers alone exclude all); `rows`: labels of the rows that are then full; `options`: that choice. `over`:
+    what compiled programs need as a multiple of the estimate, 0 if nothing was compiled."""
+
+    over = 0.0
 
     def __init__(self, text: str, least: float, rows: tuple[str, ...], options: tuple[int, ...] = ()) -> None:
         super().__init__(text)
@@ -83,7 +89,7 @@ def solve(
         given = [*starts, *([found.options] if found.options else [])]
         return _large(problem, start, seconds, given, families)
     if found.options is None:
-        raise _infeasible(problem, model, 10.0)
+        raise _infeasible(problem, model, max(start + seconds - time.monotonic(), LEAST))
     held = evaluate(problem, found.options)[1]
     facts = {"variables": model.width, "rows": len(rows), "proven": found.proven}
     bound = min(found.bound, found.cost)
@@ -123,7 +129,7 @@ def _best(pool: Sequence[Choice]) -> list[Choice]:
 
 def _leanest(problem: Problem, some: Sequence[Collection[int]], end: float) -> Choice:
     """Among these options, the choice whose fullest row is least over its limit. Raises `Infeasible` if it is over."""
-    found = _judged(problem, Programme(_only(problem, some)).fullest(max(end - time.monotonic(), 10.0))[1])
+    found = _judged(problem, Programme(_only(problem, some)).fullest(max(end - time.monotonic(), LEAST))[1])
     if found.over > 0:
         raise _over(problem, found.options)
     return found

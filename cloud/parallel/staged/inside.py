@@ -7,6 +7,7 @@ and between steps.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,11 +73,11 @@ class Inside:
 
 def inside(
     programs: Programs, number: int, width: int, topology: Topology, *, known: Mapping[int, int | None],
-    expert: str = "", reduce_scatter: bool = True,
+    expert: str = "", reduce_scatter: bool = True, end: float = np.inf,
 ) -> Inside:  # fmt: skip
     """The best plan of stage `number` on `width` devices of the topology's fastest links. `known`: splits of
-    parameters, by number, already fixed by other stages. `expert`: see `cloud.parallel.searching.expert`. Raises
-    `PlanError` if there is no plan."""
+    parameters, by number, already fixed by other stages. `expert`: see `cloud.parallel.searching.expert`. `end`: by
+    `time.monotonic`, of the search, which takes at most `SECONDS`. Raises `PlanError` if there is no plan."""
     stage = programs.stages[number]
     params = programs.avals(stage.params)
     after = [v.aval for v in stage.gives if is_float(v.aval)]
@@ -91,7 +92,8 @@ def inside(
     pins += [_pin("params", places[i], params[places[i]], dim) for i, dim in known.items() if i in places]
     mesh = Mesh((width,), (len(topology.levels) - 1,))
     plan = unsplit(graph, mesh) if width == 1 else search(
-        graph, topology, memory=np.inf, meshes=[mesh], pins=pins, seconds=SECONDS, expert=expert,
+        graph, topology, memory=np.inf, meshes=[mesh], pins=pins, expert=expert,
+        seconds=max(min(SECONDS, end - time.monotonic()), 1.0),
         backend="gpu" if reduce_scatter else "cpu",
     )  # fmt: skip
     new, (integers, sums) = _numbers(jax.eval_shape(step, *shapes))

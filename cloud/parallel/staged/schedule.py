@@ -66,11 +66,12 @@ class Schedule:
             return 1
         return _most(_when(self.backward, stage + 1, 1), _when(self.backward, stage))
 
-    def seconds(self, forward: Sequence[float], backward: Sequence[float]) -> float:
-        """Seconds of all ticks, from each stage's seconds for one microbatch."""
+    def seconds(self, forward: Sequence[float], backward: Sequence[float], idle: float = 0.0) -> float:
+        """Seconds of all ticks, from each stage's seconds for one microbatch. `idle`: of a stage in a tick without a
+        backward pass."""
         return sum(
-            max((f >= 0) * tf + (b >= 0) * tb for f, b, tf, tb in zip(fs, bs, forward, backward, strict=True))
-            for fs, bs in zip(self.forward, self.backward, strict=True)
+            max((f >= 0) * tf + (tb if b >= 0 else idle) for f, b, tf, tb in zip(*rows, forward, backward, strict=True))
+            for rows in zip(self.forward, self.backward, strict=True)
         )
 
     def bubble(self, forward: Sequence[float], backward: Sequence[float]) -> float:

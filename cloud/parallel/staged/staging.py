@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import optax
 
 from cloud._jax import shaped
 from cloud.errors import PlanError
 from cloud.parallel import cost
-from cloud.parallel.checking.check import Measured, measure
+from cloud.parallel.checking.check import Measured, measure, spent
 from cloud.parallel.checking.compilers import Compiler
 from cloud.parallel.plan import Estimate, Mesh
 from cloud.parallel.staged.layouts import Layout, divisors, layouts
@@ -28,18 +29,27 @@ from cloud.parallel.staged.pipeline import Pipelined
 from cloud.parallel.staged.programs import Programs, programs
 from cloud.parallel.staged.schedule import Schedule, schedule
 from cloud.parallel.staged.sharing import Shared, sharing
+from cloud.parallel.staged.ticks import PASSES
 from cloud.parallel.staged.traffic import gradient_packs, traffic
 from cloud.parallel.topology import Topology
 from cloud.train.stepping.freeze import which_frozen
 from cloud.train.stepping.step import StepOptions, TrainState
 
-__all__ = ["Staging", "choose_stages", "pipelines"]
+__all__ = ["Staging", "choose_stages", "in_turns", "pipelines"]
 
 MOST, SECONDS = 6, 60.0
 """The most choices that are planned stage by stage, and the seconds after which no new one is begun."""
 
 SIZES, AHEAD = 12, 16
 """The most sizes of microbatches tried, and microbatches for each stage."""
+
+COPIED, SUMMED = 4, 5
+"""How often the state's bytes are read or written in a step (copied before the update, read and written by it), and
+those of the gradients (set to zero, divided, read and written)."""
+
+MOVED, KERNELS = 6, 10
+"""How often the values that cross are read or written in a tick to keep them, and the kernels of a tick besides those
+of the stages; both as read from the GPU compiler's programs."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +81,34 @@ class Staging:
         )  # fmt: skip
 
     def measured(self, step: Pipelined, compiler: Compiler, topology: Topology) -> Measured:
-        """The cost of `step` (`self.pipelined(...)` for the compiler's devices) as compiled."""
-        return measure(compiler.compile(step.lower()), self.mesh, topology)
+        """The cost of `step` (`self.pipelined(...)` for the compiler's devices) as compiled, its passes in the order of
+        the schedule (`in_turns`)."""
+        found = measure(compiler.compile(step.lower()), self.mesh, topology)
+        return in_turns(found, step.schedule, step.programs.kinds, self.mesh, topology)
+
+
+def in_turns(
+    found: Measured, table: Schedule, kinds: Sequence[int], mesh: Mesh, topology: Topology
+) -> Measured:  # fmt: skip
+    """A pipeline's program with the seconds of each tick those of its slowest stage. A compiled program is read as if
+    its device took the dearest branch in every tick, forward and backward; but a tick is mostly a forward pass for some
+    stages and a backward one for others, and none for those that wait. Collectives and peak stay the program's.
+    `kinds`: for each stage, the first with the same computation (`Programs.kinds`)."""
+    order = sorted(set(kinds))
+    passes = [np.zeros((len(order) + 1, 3)) for _ in PASSES]
+    whole = np.array([found.compute_seconds, found.collective_seconds, found.exposed_seconds])
+    for one in found.program.branchings:
+        way = next((way for way, name in enumerate(PASSES) if f"/{name}/" in one.where), None)
+        if way is not None and one.times == table.ticks and len(one.branches) == len(order) + 1:
+            passes[way] = np.array([spent(branch, mesh, topology) for branch in one.branches]) / one.times
+            whole -= one.times * passes[way][one.taken]
+    for rows in zip(table.forward, table.backward, strict=True):
+        stages = [
+            sum(seconds[order.index(kind) if row[s] >= 0 else -1] for seconds, row in zip(passes, rows, strict=True))
+            for s, kind in enumerate(kinds)
+        ]
+        whole += max(stages, key=lambda seconds: float(seconds[0] + seconds[2]))
+    return replace(found, compute_seconds=whole[0], collective_seconds=whole[1], exposed_seconds=whole[2])
 
 
 def choose_stages(
@@ -96,11 +132,11 @@ def pipelines(
     of one choice corrects those of all choices with the same number of devices per replica."""
     shapes = jax.tree.map(lambda a: shaped(a.shape, a.dtype), (state, batch))
     limit = topology.memory if memory is None else memory
-    todo = list(_bounds(loss_sums, shapes[0], shapes[1], topology, limit, schedules))
+    end, tried = time.monotonic() + seconds, 0
+    todo = list(_bounds(loss_sums, shapes[0], shapes[1], topology, limit, schedules, end - seconds / 2))
     found: list[Staging] = []
     off: dict[int, float] = {}
     trained = frozenset(i for i, still in enumerate(which_frozen(state.params, freeze)) if not still)
-    end, tried = time.monotonic() + seconds, 0
     while todo and (tried < MOST or not found) and (time.monotonic() < end or not tried):
         one = min(todo, key=lambda one: one.seconds * off.get(one.layout.tensor, 1.0))
         todo.remove(one)
@@ -108,7 +144,7 @@ def pipelines(
             break
         tried += 1
         try:
-            exact = _planned(one, trained, topology, backend == "gpu")
+            exact = _planned(one, trained, topology, backend == "gpu", end)
         except PlanError:  # no plan for a stage on this many devices, or no plan in stages at all
             continue
         off[one.layout.tensor] = exact.estimate.step_seconds / one.seconds
@@ -130,14 +166,16 @@ class _Bound:
 
 def _bounds(
     loss_sums: Callable[..., Any], state: TrainState, batch: Any, topology: Topology, memory: float,
-    schedules: Sequence[str],
+    schedules: Sequence[str], end: float,
 ) -> Iterator[_Bound]:  # fmt: skip
+    """Choices; no further size of microbatches is traced after `end`."""
     rows = jax.tree.leaves(batch)[0].shape[0]
     parts: dict[int, Pieces] = {}
     for layout in layouts(topology):
         for microbatches in divisors(rows // layout.replicas) if rows % layout.replicas == 0 else ():
             size = rows // layout.replicas // microbatches
-            if microbatches > AHEAD * layout.stages or (size not in parts and len(parts) > SIZES):
+            late = parts and time.monotonic() > end
+            if microbatches > AHEAD * layout.stages or (size not in parts and (late or len(parts) > SIZES)):
                 continue
             if size not in parts:
                 parts[size] = Pieces(loss_sums, state, batch, size, topology)
@@ -147,21 +185,23 @@ def _bounds(
                     yield _Bound(layout, table, found[1], found[0], parts[size])
 
 
-def _planned(one: _Bound, trained: frozenset[int], topology: Topology, reduce_scatter: bool) -> Staging:
-    """The choice with every stage planned on its devices."""
+def _planned(
+    one: _Bound, trained: frozenset[int], topology: Topology, reduce_scatter: bool, end: float
+) -> Staging:  # fmt: skip
+    """The choice with every stage planned on its devices until `end`."""
     pieces, layout, table = one.pieces, one.layout, one.table
     width = layout.tensor
     stages = programs(pieces.line, pieces.constants, len(pieces.avals), pieces.kept, one.cuts, trained, width)
-    shared = sharing(stages, width, topology, reduce_scatter=reduce_scatter)
+    shared = sharing(stages, width, topology, reduce_scatter=reduce_scatter, end=end)
     packs = gradient_packs(stages, shared.dims, width)
     moved = tuple(
         replace(each, axes=layout.over(each.axes)) for each in traffic(stages, shared, table, layout.replicas, packs)
     )
     outside = [each for each in moved if each.axes != layout.axes[2]]
     waits = sum(each.times * cost.seconds(each.kind, each.bytes, each.axes, layout.mesh, topology) for each in outside)
-    computing, shown = (_ticks(shared, table, packs[0], topology, exposed) for exposed in (False, True))
     held = _held(pieces, stages, shared, table, packs)
-    update = 2 * (held.state + held.gradients) / topology.device.bandwidth
+    computing, shown = (_ticks(shared, table, packs[0], stages, topology, exposed) for exposed in (False, True))
+    update = (COPIED * held.state + SUMMED * held.gradients) / topology.device.bandwidth
     inside = shown - computing
     estimate = Estimate(computing + update, inside + waits, inside + waits, held.peak, held.state, moved)
     return Staging(
@@ -170,16 +210,22 @@ def _planned(one: _Bound, trained: frozenset[int], topology: Topology, reduce_sc
     )  # fmt: skip
 
 
-def _ticks(shared: Shared, table: Schedule, packs: Sequence[Pack], topology: Topology, exposed: bool) -> float:
+def _ticks(
+    shared: Shared, table: Schedule, packs: Sequence[Pack], stages: Programs, topology: Topology, exposed: bool
+) -> float:  # fmt: skip
     """Seconds of all ticks, `exposed`: including the time a stage's devices wait for each other. Each pass unpacks the
-    parameters from their vectors (read, written); a backward pass packs gradients (read, written) and adds them to the
-    earlier ones (two vectors as long as the largest stage's are read, one is written)."""
+    parameters from their vectors (read, written); a backward pass adds its gradients to the earlier ones (two vectors
+    as long as the largest stage's are read, one is written). In every tick the loop copies the gradients, because a
+    stage without a backward pass hands on those it was given, which costs it a copy too; and what arrives is stored
+    where it is kept until it is read (`MOVED`)."""
     own, bandwidth = [sum(flat_bytes(pack.sizes).values()) for pack in packs], topology.device.bandwidth
     longest = sum(flat_bytes(largest(packs)).values())
+    crossing = sum(sum(flat_bytes(sizes).values()) for sizes in (stages.sizes, stages.gradient_sizes))
     forward, backward = shared.seconds(exposed)
     forward = [*(f + 2 * bytes_ / bandwidth for f, bytes_ in zip(forward[:-1], own[:-1], strict=True)), 0.0]
-    backward = [b + (4 * bytes_ + 3 * longest) / bandwidth for b, bytes_ in zip(backward, own, strict=True)]
-    return table.seconds(forward, backward)
+    backward = [b + (2 * bytes_ + 3 * longest) / bandwidth for b, bytes_ in zip(backward, own, strict=True)]
+    each = (2 * longest + MOVED * crossing) / bandwidth + KERNELS * topology.device.launch
+    return table.ticks * each + table.seconds(forward, backward, 2 * longest / bandwidth)
 
 
 class _Held(NamedTuple):

@@ -18,7 +18,10 @@ from cloud.parallel.staged.schedule import Schedule
 from cloud.parallel.staged.sharing import Shared
 from cloud.train.stepping.step import StepOptions
 
-__all__ = ["OnDevice"]
+__all__ = ["PASSES", "OnDevice"]
+
+PASSES = "forward", "backward"
+"""Names of the scopes in which stages compute, which compiled programs keep."""
 
 _LAX: Any = jax.lax
 
@@ -82,10 +85,12 @@ class OnDevice:
     def _tick(self, stage: Any, params: Flats, entering: Entering, carry: Any, row: Any) -> Any:
         gradients, sums, inputs, waiting = carry
         f, b, comes, returns = (numbers[stage] for numbers in row)
-        y = self._switch(stage, f, self._forward, params, entering(f), _taken(inputs, f))
-        gx, gradients, made = self._switch(
-            stage, b, self._backward, params, entering(b), _taken(inputs, b), _taken(waiting, b), gradients
-        )
+        with jax.named_scope(PASSES[0]):
+            y = self._switch(stage, f, self._forward, params, entering(f), _taken(inputs, f))
+        with jax.named_scope(PASSES[1]):
+            gx, gradients, made = self._switch(
+                stage, b, self._backward, params, entering(b), _taken(inputs, b), _taken(waiting, b), gradients
+            )
         after = [(s, s + 1) for s in range(self.schedule.stages - 1)]
         arrived = {key: _LAX.ppermute(v, "stage", after) for key, v in y.items()}
         returned = {key: _LAX.ppermute(v, "stage", [(t, s) for s, t in after]) for key, v in gx.items()}

@@ -185,14 +185,15 @@ class Parallel(Section, frozen=True):
     """The topology for `msedge plan` and "auto": a preset or a TOML file; "": the devices present."""
     memory: str = ""
     """Likewise: memory of one device, such as "16GiB"; "": the topology's."""
-    compiled: Whole = 0
-    """For "auto": compile this many of the best plans and use the best program; 0: the estimate decides."""
+    compiled: Whole | None = None
+    """For "auto": compile this many of the best plans and use the best program; 0: the estimate decides; without it:
+    as many as a minute allows, at most 4."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" together with it', self.mode)
         chosen = not self.compiled or (self.mode == "auto" and not self.plan)
-        need(chosen, "parallel.compiled", '0, or mode = "auto" and no plan', self.compiled)
+        need(chosen, "parallel.compiled", '0 or nothing, or mode = "auto" and no plan', self.compiled)
         if self.memory:
             read_size(self.memory, "parallel.memory")
 

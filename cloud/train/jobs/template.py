@@ -136,7 +136,7 @@ epochs = 12                        # 0: as many as `steps` need
 # plan = ""                        # for auto: a file that msedge plan -o wrote
 # topology = ""                    # for auto and msedge plan: a preset or a TOML file; "": the devices present
 # memory = ""                      # likewise: memory of one device, such as "16GiB"
-# compiled = 0                     # for auto: compile this many of the best plans and use the best program
+# compiled = 4                     # for auto: compile this many of the best plans; without it, what a minute allows
 
 [checkpoint]
 # folder = ""                      # --resume continues from its newest checkpoint; "": no checkpoints

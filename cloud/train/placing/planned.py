@@ -17,7 +17,7 @@ from cloud._jax import rows_over
 from cloud.errors import PlanError, TrainError, take_multiple
 from cloud.parallel.explaining.notes import notes
 from cloud.parallel.explaining.strategy import strategy
-from cloud.parallel.plan import Estimate, Plan
+from cloud.parallel.plan import Estimate, Figures, Plan
 from cloud.parallel.running.apply import Applied
 from cloud.parallel.running.prepare import prepare
 from cloud.parallel.searching.search import Pin
@@ -37,8 +37,8 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 LEAST = 5.0
 """Seconds for a search although none are left, while nothing was found."""
 
-SLOWER = 2.3
-"""Pipeline parallelism takes up to this factor longer than estimated (1.1 to 2.3 times, as compiled programs show)."""
+SLOWER = 1.2
+"""Pipeline parallelism takes up to this factor longer than estimated (0.98 to 1.15 times as compiled)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Auto:
     topology's. `plan`: one made earlier for exactly this step. `pins`: constraints (see
     `cloud.parallel.searching.demands`). `seconds`: for all searches together. `pipelines`: whether to consider pipeline
     parallelism too. `compiled`: how many of the best plans, including the experts', are compiled to use the one with
-    the best program; 0: the estimate decides, in a tenth of the time. `said`: called with the decision, one sentence.
+    the best program; 0: the estimate decides; None: as many as the seconds allow, at most four (see `prepare`).
+    `said`: called with the decision, one sentence.
 
     If no plan fits, or memory prevents a cheaper one, larger and larger shares of the forward pass are recomputed, and
     the cheapest of these plans is used. Pipeline parallelism is used if its estimate is faster than the best plan by
@@ -63,7 +64,7 @@ class Auto:
     pins: Sequence[Pin] = ()
     seconds: float = 60.0
     pipelines: bool = True
-    compiled: int = 0
+    compiled: int | None = None
     said: Callable[[str], None] | None = None
 
     def __call__(self, recipe: Recipe, state: TrainState, batch: Batch) -> Placement:
@@ -74,14 +75,15 @@ class Auto:
                 f"the topology {topology.name} has {topology.size} devices, this machine {devices}: name one of "
                 "that size, or none for the devices present"
             )
+        begun = time.monotonic()
         staged = self._stages(recipe, state, batch, topology)
         found: Planned | None = None
         try:
-            found = self._plan(recipe, state, batch, topology)
+            found = self._plan(recipe, state, batch, topology, begun + self.seconds)
         except Infeasible:
             if staged is None:
                 raise
-        expected = inf if found is None else found.plan.estimate.step_seconds
+        expected = inf if found is None else found.plan.figures.step_seconds
         if staged is not None and SLOWER * staged.estimate.step_seconds < expected:
             self._say(_of_stages(staged))
             return Staged(recipe, state, batch, staged)
@@ -89,10 +91,9 @@ class Auto:
         self._say(_of_plan(found))
         return found
 
-    def _plan(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology) -> Planned:
+    def _plan(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology, end: float) -> Planned:
         asked = recipe.options.recompute if self.plan is None else self.plan.recompute
         options: dict[str, Any] = {"memory": self.memory, "pins": tuple(self.pins), "compiled": self.compiled}
-        end = time.monotonic() + self.seconds
         shares = [asked, *(share for share in SHARES if share > asked and self.plan is None)]
         found: list[Planned] = []
         for number, share in enumerate(shares):
@@ -108,7 +109,7 @@ class Auto:
                     raise
             if found and not found[-1].plan.estimate.crowded:
                 break
-        return min(found, key=lambda one: one.plan.estimate.step_seconds)
+        return min(found, key=lambda one: one.plan.figures.step_seconds)
 
     def _stages(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology) -> Staging | None:
         """The best pipeline parallelism; None if it is not wanted or not possible."""
@@ -124,6 +125,7 @@ class Auto:
                 memory=self.memory,
                 backend=backend,
                 freeze=recipe.options.freeze,
+                seconds=self.seconds / 3,
             )
         except PlanError:  # for example, rows depend on each other: such a step has no stages
             return None
@@ -155,7 +157,8 @@ class Planned:
         plan = self.plan
         about = {
             "strategy": strategy(self.applied.graph, plan), "mesh": list(plan.mesh.sizes), "regather": plan.regather,
-            "recompute": self.recompute, "graph": plan.graph, "topology": plan.topology, **_figures(plan.estimate),
+            "recompute": self.recompute, "graph": plan.graph, "topology": plan.topology,
+            **_figures(plan.estimate, plan.figures), "compiled": plan.compiled is not None,
         }  # fmt: skip
         return {"digest": _digest([about, repr(plan.entering), repr(plan.ops)]), **about}
 
@@ -212,7 +215,7 @@ class Staged:
     @property
     def facts(self) -> dict[str, Any]:
         """See `Placement`."""
-        about = {"strategy": "pipeline", **self.choice.options, **_figures(self.choice.estimate)}
+        about = {"strategy": "pipeline", **self.choice.options, **_figures(self.choice.estimate, self.choice.estimate)}
         return {"digest": _digest(about), **about}
 
     @staticmethod
@@ -227,9 +230,9 @@ class Staged:
         )  # fmt: skip
 
 
-def _figures(about: Estimate) -> dict[str, Any]:
+def _figures(about: Estimate, cost: Estimate | Figures) -> dict[str, Any]:
     return {
-        "collectives": len(about.collectives), "step_seconds": about.step_seconds, "peak_bytes": about.peak_bytes,
+        "collectives": len(about.collectives), "step_seconds": cost.step_seconds, "peak_bytes": cost.peak_bytes,
         "state_bytes": about.state_bytes,
     }  # fmt: skip
 
@@ -243,7 +246,9 @@ def _of_plan(found: Planned) -> str:
     again = f", {found.recompute:.0%} of the forward pass recomputed" if found.recompute else ""
     sizes = " x ".join(map(str, found.plan.mesh.sizes))
     known = "".join(f"; {note}" for note in notes(found.applied.graph, found.plan))
-    return f"plan: mesh {sizes}, {len(about.collectives)} collectives{again}; {_expected(about)}{known}"
+    said = f"; {found.applied.said}" if found.applied.said else ""
+    cost = _expected(found.plan.figures)
+    return f"plan: mesh {sizes}, {len(about.collectives)} collectives{again}; {cost}{said}{known}"
 
 
 def _of_stages(choice: Staging) -> str:
@@ -255,5 +260,5 @@ def _of_stages(choice: Staging) -> str:
     )
 
 
-def _expected(about: Estimate) -> str:
+def _expected(about: Estimate | Figures) -> str:
     return f"expected {1e3 * about.step_seconds:.3g} ms per step, {about.peak_bytes / 2**20:.0f} MiB per device"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from cloud.errors import TrainError
 
@@ -22,13 +23,20 @@ def names(tree: Any) -> list[str]:
 
 def which_frozen(params: Any, patterns: Sequence[str]) -> tuple[bool, ...]:
     """For every array of `params`: whether a glob pattern matches it. Raises TrainError for a pattern that matches
-    none, and if nothing is left to train."""
+    none, if nothing is left to train, and for trained parameters that have no gradient (integers)."""
     there = names(params)
     if idle := [pattern for pattern in patterns if not fnmatch.filter(there, pattern)]:
         raise TrainError(f"expected patterns of parameters to freeze, got {idle}, which match none of {there}")
     frozen = tuple(any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) for name in there)
     if all(frozen):
         raise TrainError(f"freezing {list(patterns)} leaves nothing to train of {there}")
+    kinds = [jax.dtypes.result_type(leaf) for leaf in jax.tree.leaves(params)]
+    still = zip(there, kinds, frozen, strict=True)
+    if odd := {name: str(kind) for name, kind, f in still if not (f or jnp.issubdtype(kind, jnp.inexact))}:
+        raise TrainError(
+            f"expected parameters of floating-point types to train, got {odd}: freeze them (freeze={[*odd]}), or keep "
+            "them out of the parameters"
+        )
     return frozen
 
 

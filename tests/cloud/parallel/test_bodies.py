@@ -18,9 +18,10 @@ from cloud.parallel.explaining.notes import notes, unsearched
 from cloud.parallel.plan import Mesh
 from cloud.parallel.running.apply import Applied, apply
 from cloud.parallel.running.prepare import prepare
-from cloud.parallel.searching.search import search
-from cloud.parallel.searching.walk import lying
-from cloud.parallel.topology import PRESETS
+from cloud.parallel.searching.search import Pin, search
+from cloud.parallel.searching.walk import copies, lying
+from cloud.parallel.topology import PRESETS, Device, Level, Topology
+from cloud.parallel.tracing.bodies import CLOSE
 from cloud.parallel.tracing.trace import trace, variants
 
 CPU = PRESETS["cpu8"]
@@ -222,6 +223,73 @@ def test_carries_of_every_kind() -> None:
     made = prepare(step, *about, topology=CPU, devices=jax.devices()[:8], seconds=5)
     _, got = made.step(made.place(about[0]), made.place_batch(about[1]))
     assert float(got["loss"]) == pytest.approx(float(jax.jit(step)(*about)[1]["loss"]), rel=1e-5)
+
+
+EAGER = Topology("eager", (Level(8, 1e-7, 1e12),), 1e9, Device({"float32": 1e10}, 1e11, 1e-8))
+"""Links that cost little, so that values are split and moved often."""
+
+
+@jax.checkpoint
+def remembered_not(x: Any, w: Any) -> Any:
+    return jnp.tanh(x @ w)
+
+
+def mapped(x: Any, w: Any) -> Any:
+    """A part that the user splits by hand."""
+    over = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("i",))
+    rows = jax.sharding.PartitionSpec("i")
+    hand: Any = jax.shard_map(jnp.tanh, mesh=over, in_specs=rows, out_specs=rows)
+    return hand(x @ w)
+
+
+def stepped(trip: Any) -> Any:
+    """One step of gradient descent with scanned layers of that kind."""
+
+    def loss(state: Any, batch: Any) -> Any:
+        x, _ = lax.scan(lambda x, w: (trip(x, w), None), batch, state)
+        return jnp.sum(x**2)
+
+    def step(state: Any, batch: Any) -> Any:
+        lost, slope = jax.value_and_grad(loss)(state, batch)
+        return state - 0.1 * slope, {"loss": lost}
+
+    return step
+
+
+@pytest.mark.parametrize("trip", [remembered_not, mapped, lambda x, w: clipped(x @ w)], ids=["remat", "map", "custom"])
+def test_what_users_write_inside_loops_computes_the_same(trip: Any) -> None:
+    step, about = stepped(trip), (drawn(4, 32, 32) / 8, drawn(16, 32))
+    made = prepare(step, *about, topology=EAGER, devices=jax.devices()[:8], seconds=5, compiled=0)
+    assert made.graph.bodies and made.plan.mesh.sizes != (1,)
+    got = made.step(made.place(about[0]), made.place_batch(about[1]))
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(jax.jit(step)(*about)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_carry_needed_in_another_split_is_moved_in_every_trip() -> None:
+    """The trip splits columns, and its product needs rows that are whole: not those of the initial carry."""
+    step, about = stepped(remembered_not), (drawn(4, 32, 32) / 8, drawn(16, 32))
+    graph = trace(step, *about)
+    pins = [Pin("batch", ((), (0,))), Pin("state", ((), (), (0,)))]
+    plan = search(graph, EAGER, meshes=[LINE], backend="cpu", pins=pins)
+    carried = {op.inputs[1] for op in graph.ops if op.primitive == CLOSE}
+    moved = [one for one in copies(graph, plan, {}) if one.value in carried]
+    assert moved, "no carry is moved: this test needs a plan with one"
+    made = apply(graph, plan, EAGER, about, jax.eval_shape(step, *about), jax.devices()[:8])
+    report = check(made, plan.estimate, plan.mesh, EAGER, compilers.cpu(8))
+    assert all(row.predicted == row.compiled for row in report.collectives), report.text()
+    got = made.step(made.place(about[0]), made.place_batch(about[1]))
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(jax.jit(step)(*about)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_map_over_other_devices_is_refused() -> None:
+    over = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("i",))
+    rows = jax.sharding.PartitionSpec("i")
+    hand: Any = jax.shard_map(jnp.tanh, mesh=over, in_specs=rows, out_specs=rows)
+    with pytest.raises(PlanError, match=r"shard_map over 4 devices \(cpu\) at .*test_bodies.py.*for 8"):
+        step = stepped(lambda x, w: hand(x @ w))
+        prepare(step, drawn(2, 8, 8), drawn(8, 8), topology=EAGER, devices=jax.devices()[:8], seconds=5, compiled=0)
 
 
 def test_loops_with_side_effects_stay_whole_and_are_named() -> None:

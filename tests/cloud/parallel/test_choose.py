@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from cloud.errors import PlanError
 from cloud.parallel.checking.check import Measured
 from cloud.parallel.checking.compilers import cpu
 from cloud.parallel.checking.hlo import Program
-from cloud.parallel.plan import Estimate, Mesh, Plan
+from cloud.parallel.plan import Estimate, Figures, Mesh, Plan
 from cloud.parallel.running.prepare import prepare
-from cloud.parallel.searching.choose import candidates, checked, choose, different
+from cloud.parallel.searching import choose as module
+from cloud.parallel.searching.choose import EQUAL, Checked, Reader, candidates, checked, choose, different, smallest
+from cloud.parallel.searching.search import plans
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import PRESETS
 from cloud.parallel.tracing.trace import trace
@@ -63,18 +66,92 @@ def test_equal_programs_are_compiled_once() -> None:
     assert different([other, one, replace(one, name="dp")]) == [other, one]
 
 
-def test_experts_are_among_the_candidates_and_the_choice_runs() -> None:
+@pytest.fixture(scope="module")
+def small() -> tuple[Any, ...]:
+    """A step, its arguments and its graphs."""
     step, state, batch = mlp(layers=2, d=64, rows=32)
-    graph = trace(step, state, batch)
-    meshes = [Mesh((8,), (0,))]
-    found = candidates(graph, CPU8, experts=("dp", "ep"), meshes=meshes, backend="cpu")
+    return step, (state, batch), {1: trace(step, state, batch)}, jax.eval_shape(step, state, batch)
+
+
+MESHES = [Mesh((8,), (0,))]
+
+
+def test_experts_are_among_the_candidates_and_the_choice_runs(
+    small: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLACK", 1e3)
+    step, about, graphs, results = small
+    found = candidates(graphs[1], CPU8, experts=("dp", "ep"), meshes=MESHES, backend="cpu")
     assert found == sorted(found, key=lambda one: one.estimate.step_seconds)
     assert "dp" in {one.name for one in found}
-    results = jax.eval_shape(step, state, batch)
-    best = choose(graph, CPU8, (state, batch), results, cpu(8), 2, experts=("dp",), meshes=meshes)
-    assert [one.measured.step_seconds for one in best] == sorted(one.measured.step_seconds for one in best)
-    applied = prepare(step, state, batch, topology=CPU8, devices=jax.devices()[:8], compiled=2, experts=("dp",),
-                      meshes=meshes)  # fmt: skip
-    assert applied.plan == best[0].plan
+    given: dict[str, Any] = {"compiled": 2, "experts": ("dp",), "meshes": MESHES}
+    best = choose(graphs, CPU8, about, results, cpu(8), **given)
+    read = best.compiled
+    assert len(read) == 2 and best.said.startswith("compiled the 2 best plans in")
+    assert best.plan.figures == read[0].plan.compiled == best.plan.compiled
+    assert read[0].measured.step_seconds <= (1 + EQUAL) * min(one.measured.step_seconds for one in read)
+    applied = prepare(step, *about, topology=CPU8, devices=jax.devices()[:8], **given)
+    assert applied.plan == best.plan and applied.said.startswith("compiled")
     with pytest.raises(PlanError):
-        choose(graph, CPU8, (state, batch), results, cpu(8), 2, experts=(), meshes=meshes, memory=1e4)
+        choose(graphs, CPU8, about, results, cpu(8), **given, memory=1e4)
+
+
+def test_the_chosen_program_is_not_compiled_again(small: tuple[Any, ...], caplog: pytest.LogCaptureFixture) -> None:
+    step, about, *_ = small
+    applied = prepare(step, *about, topology=CPU8, devices=jax.devices()[:8], experts=(), meshes=MESHES)
+    assert applied.plan.compiled is not None
+    state, batch = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), about)
+    placed = applied.place(state), applied.place_batch(batch)
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        applied.step(*placed)
+    assert not [record for record in caplog.records if "Finished XLA compilation of jit(step)" in record.message]
+
+
+def test_by_default_compiling_is_bounded_and_what_was_not_done_is_said(
+    small: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, about, graphs, results = small
+    given: dict[str, Any] = {"experts": ("dp",), "meshes": MESHES}
+    estimated = choose(graphs, CPU8, about, results, "there is no compiler", **given)
+    assert estimated.said == "not compiled: there is no compiler" and estimated.plan.compiled is None
+    assert choose(graphs, CPU8, about, results, cpu(8), compiled=0, **given).said == "not compiled: none was asked for"
+    other = choose(graphs, CPU8, about, results, cpu(8), backend="gpu", **given)
+    assert other.said.startswith("not compiled: the plan is for the compiler 'gpu'")
+    monkeypatch.setattr(module, "EACH", 1e3)
+    late = choose(graphs, CPU8, about, results, cpu(8), **given)
+    assert late.said.startswith("not compiled: that may take") and not late.compiled
+    once = choose(graphs, CPU8, about, results, cpu(8), running=True, seconds=1.0, **given)
+    assert len(once.compiled) >= 1  # the devices need one program anyway
+
+
+def test_programs_that_need_more_than_estimated_are_searched_again_with_less(
+    small: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler is made to report one and a half times the estimate."""
+    _, about, graphs, results = small
+    given: dict[str, Any] = {"experts": (), "meshes": MESHES, "seconds": 60.0}
+    asked: list[float | None] = []
+
+    def noted(*args: Any, **options: Any) -> list[Plan]:
+        asked.append(options.get("memory"))
+        return plans(*args, **options)[:1]
+
+    def more(self: Reader, one: Plan) -> Checked:
+        peak = int(1.5 * one.estimate.peak_bytes)
+        read = Measured(Program((), ()), peak, one.estimate.step_seconds, 0.0, 0.0)
+        return Checked(replace(one, compiled=Figures(read.step_seconds, peak)), read, peak <= self.limit, 0.0)
+
+    limit = 1.2 * choose(graphs, CPU8, about, results, "none", backend="cpu", **given).plan.estimate.peak_bytes
+    monkeypatch.setattr(module, "plans", noted)
+    monkeypatch.setattr(Reader, "read", more)
+    try:
+        found = choose(graphs, CPU8, about, results, cpu(8), memory=limit, **given)
+        assert found.plan.figures.peak_bytes <= limit
+    except Infeasible as error:
+        assert error.least > limit
+    assert asked[0] == limit and asked[1] == pytest.approx(limit / 1.5)
+
+
+def test_of_equal_costs_the_smaller_program_is_taken() -> None:
+    figures = [(1.0, 50.0), (1.004, 20.0), (1.006, 10.0)]
+    assert smallest(figures, lambda one: one) == (1.004, 20.0)

@@ -180,6 +180,38 @@ def test_clipping_freezing_means_and_what_skips_a_stage(tensor: int) -> None:
     assert _bytes(found.collectives) == _bytes(pipeline.collectives)
 
 
+@jax.custom_vjp
+def bent(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+bent.defvjp(lambda x: (jnp.sin(x), x), lambda x, slope: (slope * jnp.cos(x),))
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_loops_recomputation_and_custom_gradients_inside_stages(tensor: int) -> None:
+    """Each stage scans over two layers; a loop is one operator of its stage."""
+
+    def loss_sums(params: Any, state: Any, batch: Any, key: Any) -> Any:
+        x = batch["x"]
+        for part in params:
+            x, _ = jax.lax.scan(lambda x, w: (jax.checkpoint(lambda x: bent(x @ w))(x), None), x, part)
+        return {"examples": jnp.float32(len(x)), "loss": jnp.sum(x**2)}, state
+
+    keys = jax.random.split(jax.random.key(2), 4)
+    params, optimizer = [jax.random.normal(key, (2, 8, 8)) * 0.3 for key in keys[:2]], optax.sgd(0.05)
+    batches = [{"x": jax.random.normal(key, (8, 8))} for key in keys[2:]]
+    start = state(params, optimizer)
+    pipeline = Pipelined(
+        loss_sums, optimizer, StepOptions(), start, batches[0], stages=(1,), tensor=tensor, microbatches=2,
+        devices=jax.devices()[: 2 * tensor], topology=EAGER,
+    )  # fmt: skip
+    losses, after = trained(pipeline, start, batches)
+    expected, history = alone(loss_sums, params, optimizer, batches)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    same(after.params, history[-1], 1e-5)
+
+
 @pytest.mark.parametrize(
     ("size", "stages", "text"),
     [(9, 2, "multiple of 4 rows"), (8, 3, "take 3 devices, got 2"), (8, 50, "too few for 50 stages")],

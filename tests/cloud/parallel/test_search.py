@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cloud.errors import PlanError
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Mesh, Plan
+from cloud.parallel.searching import search as module
 from cloud.parallel.searching.demands import Pin
-from cloud.parallel.searching.holding.memory import curve
-from cloud.parallel.searching.search import RESERVE, plans, search
+from cloud.parallel.searching.grouping.groups import grouped
+from cloud.parallel.searching.holding.memory import curve, lives
+from cloud.parallel.searching.options import assignments
+from cloud.parallel.searching.question import Question, ask
+from cloud.parallel.searching.search import LOOPS, RESERVE, plans, search, usable
+from cloud.parallel.searching.work import work
 from cloud.parallel.solving.solve import Infeasible
+from cloud.parallel.staged.inside import unsplit
 from cloud.parallel.topology import PRESETS, Level, Topology
 from cloud.parallel.tracing.trace import trace
 from tests.cloud.parallel.steps import mlp, transformer
@@ -118,3 +127,62 @@ def test_the_memory_curve_holds_the_state_and_peaks_where_the_estimate_says(tall
 
 def test_equal_inputs_give_equal_plans(tall: Graph) -> None:
     assert search(tall, links(1e9)) == search(tall, links(1e9))
+
+
+def test_every_way_to_split_an_operator_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of seven loops on two axes has hundreds."""
+    asked: list[Question] = []
+
+    def noted(*about: Any) -> Question:
+        asked.append(ask(*about))
+        return asked[-1]
+
+    def step(state: Any, batch: Any) -> Any:
+        return state, jnp.einsum("abcxy,xyde->abcde", batch, state)
+
+    graph = trace(step, jnp.ones((4, 4, 4, 4)), jnp.ones((4, 4, 4, 4, 4)))
+    monkeypatch.setattr(module, "ask", noted)
+    mesh = Mesh((2, 2), (0, 0))
+    search(graph, PRESETS["cpu8"], meshes=[mesh], seconds=5)
+    (k,) = (k for k, op in enumerate(graph.ops) if op.primitive == "dot_general")
+    every = list(assignments(graph.ops[k], [graph.values[v].shape for v in graph.ops[k].outputs], mesh))
+    (node,) = (node for node in asked[0].nodes if k in node.group.ops)
+    assert len(every) > 200 and {*node.leads} >= {*every}
+
+
+def test_what_reads_its_own_sums_reads_the_data_twice() -> None:
+    """A softmax in memory: one kernel for its sums and one for what it stores; a sum alone needs one."""
+    x, device = jnp.ones((512, 512)), replace(links(1.0).device, flops={"float32": 1e15})
+
+    def seconds(function: Any) -> float:
+        graph = trace(lambda s, b: (jnp.tanh(function(s @ b)) @ b, None), x, x)
+        nothing = unsplit(graph, Mesh((1,), (0,)))
+        chosen = dict(enumerate(nothing.ops))
+        stored = lives(graph, True).spans
+        return sum(work(graph, group, chosen, stored, nothing.mesh, device) for group in grouped(graph))
+
+    plain, softmax = seconds(lambda y: 2 * y), seconds(lambda y: y / jnp.exp(y).sum(-1, keepdims=True))
+    assert softmax - plain == pytest.approx(x.nbytes / device.bandwidth, rel=0.02)
+
+
+def test_a_search_for_which_nothing_fits_ends_in_time(wide: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the seconds, neither other meshes nor finer parts are begun."""
+    begun: list[tuple[Any, ...]] = []
+    plan = module._Search.plan
+
+    def noted(self: Any, *about: Any) -> Plan:
+        begun.append(about)
+        return plan(self, *about)
+
+    monkeypatch.setattr(module._Search, "plan", noted)
+    with pytest.raises(Infeasible):
+        plans(wide, links(1e12), memory=1e5, seconds=1e-3)
+    assert {about[0] for about in begun} == {begun[0][0]}
+    assert {number for about in begun for number in about[4:5]} == {1}
+
+
+def test_memory_is_kept_back_for_loops_unless_programs_are_read(wide: Graph) -> None:
+    loop = trace(lambda s, b: (s, jax.lax.scan(lambda c, x: (c + x @ s, None), b[0], b)[0]), jnp.ones((8, 8)),
+                 jnp.ones((4, 8, 8)))  # fmt: skip
+    assert usable(wide, 100.0, False) == usable(wide, 100.0, True) == usable(loop, 100.0, True) == 100 * (1 - RESERVE)
+    assert usable(loop, 100.0, False) == pytest.approx(100 * (1 - RESERVE - LOOPS))

@@ -18,11 +18,15 @@ from hypothesis import strategies as st
 from cloud._jax import shaped
 from cloud.errors import PlanError
 from cloud.parallel.checking import compilers
+from cloud.parallel.checking.check import Measured, measure
+from cloud.parallel.checking.hlo import Branch, Branching, Program, Work
 from cloud.parallel.plan import Mesh
 from cloud.parallel.staged.inside import restricted, unsplit
 from cloud.parallel.staged.layouts import layouts
 from cloud.parallel.staged.packing import Pack, largest
-from cloud.parallel.staged.staging import pipelines
+from cloud.parallel.staged.schedule import schedule
+from cloud.parallel.staged.staging import in_turns, pipelines
+from cloud.parallel.staged.ticks import PASSES
 from cloud.parallel.topology import Device, Level, Topology
 from cloud.train.stepping.step import StepOptions, TrainState
 from tests.cloud.parallel.two_layers import step_graph
@@ -78,6 +82,31 @@ def test_fewer_results_need_less() -> None:
     assert jax.core.eval_jaxpr(cut.jaxpr.jaxpr, cut.jaxpr.consts, *values) == [expected]
 
 
+def test_ticks_of_a_program_take_as_long_as_their_slowest_stage() -> None:
+    """Two stages and two microbatches in four ticks; only work in branches depends on the tick."""
+    device = Device({"float32": 1.0}, 1.0, 0.0)
+    topology = Topology("two", (Level(2, 1.0, 1.0),), 1e9, device)
+    table, mesh = schedule("1f1b", 2, 2), Mesh((2,), (0,))
+    branches = {"forward": (3.0, 0.0, 0.0), "backward": (5.0, 7.0, 1.0)}  # of the first stage, the last, and idle
+
+    def work(seconds: float, times: int) -> Work:
+        return Work(seconds, 0.0, "float32", times, "")
+
+    def branching(name: str) -> Branching:
+        own = tuple(Branch((work(one, table.ticks),), ()) for one in branches[name])
+        return Branching(f"while/body/{name}/cond", table.ticks, own, max(range(3), key=branches[name].__getitem__))
+
+    always = (work(3.0 + 7.0, table.ticks), work(100.0, 1))
+    program = Program((), always, (), tuple(map(branching, branches)))
+    found = in_turns(Measured(program, 1, 10.0 * table.ticks + 100.0, 0.0, 0.0), table, (0, 1), mesh, topology)
+    ticks = sum(
+        max((3.0 if f[0] >= 0 else 0.0) + (5.0 if b[0] >= 0 else 1.0), 7.0 if b[1] >= 0 else 1.0)
+        for f, b in zip(table.forward, table.backward, strict=True)
+    )
+    assert found.compute_seconds == pytest.approx(ticks + 100.0) and found.peak_bytes == 1
+    assert table.seconds([3.0, 0.0], [5.0, 7.0], 1.0) == pytest.approx(ticks)
+
+
 HERE = pytest.mark.skipif(not compilers.has_gpu(), reason=f"no compiler for GPUs: see {compilers.FOLDER}")
 
 
@@ -108,6 +137,9 @@ def test_stages_share_their_work_over_fast_links_as_predicted(backend: str) -> N
     for one in best.estimate.collectives:
         told[one.kind, one.axes] += one.bytes * one.times
     assert read.bytes == told
+    busy = measure(compiler.compile(step.lower()), best.mesh, topology)  # as if every tick were the dearest one
+    assert read.peak_bytes == busy.peak_bytes and read.step_seconds < 0.9 * busy.step_seconds
+    assert {name for one in busy.program.branchings for name in PASSES if f"/{name}/" in one.where} == {*PASSES}
     with pytest.raises(PlanError, match="the same freeze"):
         best.pipelined(loss, optimizer, StepOptions(freeze=["0"]), state, batch, compiler.devices)
     roomy = pipelines(loss, state, batch, topology, backend=backend, memory=1e9)

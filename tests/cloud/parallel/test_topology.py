@@ -66,6 +66,8 @@ def test_a_known_device_brings_its_memory(tmp_path: Path) -> None:
         (('name = "ours"', "name = 3"), "name: expected a non-empty string, got 3"),
         (("device = {", 'device = "gpu" #'), "device: expected one of h100, a100, l4, cpu or a table, got 'gpu'"),
         (("[[levels]]", "[[hosts]]"), "hosts: no such key"),
+        (("bandwidth = 42e9", "bandwidth = 420e9"), r"levels: expected the slowest links first: .*got \[4200+.0, 36"),
+        (("bandwidth = 360e9", "bandwidth = 9e12"), r"levels\[1\].bandwidth: expected at most that of the device's"),
         (("memory = 80e9", "memory = "), "expected TOML"),
     ],
 )

@@ -33,6 +33,7 @@ def test_a_plan_that_compiles_as_predicted(config: Path) -> None:
     out, _ = msedge("plan", config, *HERE, "--memory", "1GiB", "--check", "cpu", "--json")
     made = json.loads(out)
     plan = made["plan"]
+    assert made["chosen"].startswith("compiled ") and made["compiled"]["peak_bytes"] > 0
     assert made["devices"] == 8 and int(np.prod(plan["mesh"]["sizes"])) == 8 and made["check"]["fits"]
     assert plan["estimate"]["peak_bytes"] > 0 and made["step_seconds"] > 0 and made["limit"] == 1 << 30
     assert any("layer0.weight" in one["name"] and one["shape"] == [8, 4] for one in plan["entering"])
@@ -57,6 +58,7 @@ def test_explained_drawn_saved_and_compared(config: Path) -> None:
     files = "-o", folder / "plan.json", "--picture", folder / "plan.html"
     text, _ = msedge("plan", config, *HERE, "--explain", "--expert", "dp", "--set", "train.batch=32", *files)
     assert text.startswith("data parallel over m0") and "8 devices of cpu8 as" in text and "peak memory" in text
+    assert "not compiled: the plan is for the GPU's compiler and the devices are CPUs" in text
     for words in ("inputs of the step and", "with the most FLOPs", "collectives", "costs of other plans"):
         assert words in text
     assert "fsdp" in text and "ep " in text and "</html>" in (folder / "plan.html").read_text()

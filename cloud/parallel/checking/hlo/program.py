@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from cloud.errors import PlanError
 from cloud.parallel.checking.hlo.flow import Flow, Point, branches_of
@@ -13,7 +14,7 @@ from cloud.parallel.checking.hlo.text import Computation, Instruction, Module, S
 from cloud.parallel.checking.hlo.work import NO_KERNEL, contraction, moved
 from cloud.parallel.plan import Collective, Mesh
 
-__all__ = ["Found", "Program", "Work", "read_program"]
+__all__ = ["Branch", "Branching", "Found", "Program", "Work", "read_program"]
 
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _REFUSED = ("ragged-all-to-all", "collective-broadcast")
@@ -50,12 +51,33 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """What one branch of a conditional computes and moves, `times` included."""
+
+    work: tuple[Work, ...]
+    found: tuple[Found, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branching:
+    """A conditional that runs `times`; `taken`: the number of the branch that moves the most."""
+
+    where: str
+    times: int
+    branches: tuple[Branch, ...]
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
-    """`unbounded`: loops whose trip count is not in the program; their content is counted once."""
+    """`found`, `work`: of a device that takes the branch that moves the most in every conditional. `unbounded`: loops
+    whose trip count is not in the program; their content is counted once. `branchings`: the conditionals that are not
+    inside another."""
 
     found: tuple[Found, ...]
     work: tuple[Work, ...]
     unbounded: tuple[str, ...] = ()
+    branchings: tuple[Branching, ...] = ()
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
@@ -79,7 +101,8 @@ def read_program(text: str, mesh: Mesh) -> Program:
     module = parse(text)
     reader = _Reader(module, mesh)
     ran = list(reader.ran(module.computations[module.entry], 1))
-    return Program(reader.found(ran), tuple(reader.work(ran)), tuple(reader.unbounded))
+    about = reader.found(ran), tuple(reader.work(ran)), tuple(reader.unbounded)
+    return Program(*about, tuple(reader.branching(*one) for one in reader.conditionals))
 
 
 _Ran = tuple[Instruction, Computation, int]
@@ -89,6 +112,8 @@ class _Reader:
     def __init__(self, module: Module, mesh: Mesh) -> None:
         self.module, self.mesh = module, mesh
         self.unbounded: list[str] = []
+        self.conditionals: list[tuple[Instruction, int, list[list[_Ran]]]] = []
+        self._deep = 0
 
     def ran(self, inside: Computation, times: int) -> Iterator[_Ran]:
         """Every instruction that runs, and how often. For a conditional: the branch that moves the most."""
@@ -98,11 +123,25 @@ class _Reader:
                 body = self.module.computations[one.called("body")[0]]
                 yield from self.ran(body, times * self._trips(one))
             elif one.opcode == "conditional":
+                self._deep += 1
                 branches = [list(self.ran(self.module.computations[name], times)) for name in branches_of(one)]
+                self._deep -= 1
+                if not self._deep:
+                    self.conditionals.append((one, times, branches))
                 yield from max(branches, key=self._weight)
             elif one.opcode in ("call", "async-start"):
                 for name in branches_of(one):
                     yield from self.ran(self.module.computations[name], times)
+
+    def branching(self, one: Instruction, times: int, branches: list[list[_Ran]]) -> Branching:
+        """A conditional with all its branches."""
+        taken = max(range(len(branches)), key=lambda k: self._weight(branches[k]))
+        parts = (Branch(tuple(self.work(branch)), self.found(branch)) for branch in branches)
+        return Branching(one.where, times, tuple(parts), taken)
+
+    @cached_property
+    def _flow(self) -> Flow:
+        return Flow(self.module)
 
     def _weight(self, ran: list[_Ran]) -> float:
         return sum((work.bytes + work.flops) * work.times for work in self.work(ran))
@@ -125,7 +164,7 @@ class _Reader:
         there = [(one, inside, times) for one, inside, times in ran if _collective(one.opcode)]
         if not there:
             return ()
-        flow = Flow(self.module)
+        flow = self._flow
         heavy = [_point(one, inside) for one, inside, _ in ran if one.opcode not in NO_KERNEL
                  and contraction(one, inside, self.module)[0]]  # fmt: skip
         late, early = flow.below(heavy), flow.above(heavy)
