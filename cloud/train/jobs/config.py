@@ -193,7 +193,7 @@ class Parallel(Section, frozen=True):
         super().__post_init__()
         need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" together with it', self.mode)
         chosen = not self.compiled or (self.mode == "auto" and not self.plan)
-        need(chosen, "parallel.compiled", '0 or nothing, or mode = "auto" and no plan', self.compiled)
+        need(chosen, "parallel.compiled", '0, or mode = "auto" and no plan', self.compiled)
         if self.memory:
             read_size(self.memory, "parallel.memory")
 
