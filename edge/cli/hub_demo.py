@@ -128,8 +128,8 @@ def _print(found: Outcome, seconds: float) -> None:
     print(f"noticed after {found.windows} windows, {found.examples} examples ({late}); {alarms}")
     print(
         f"personal heads have {found.kept:.0%} (standard error {found.kept_error:.0%}) of the gain that they had at "
-        f"first, {found.against_fresh:.0%} of what heads fitted anew would have; {found.recovered:.0%} of the lost "
-        "accuracy is back"
+        f"first, {found.against_fresh:.0%} of what heads fitted anew would have; {found.recovered:.0%} "
+        f"(standard error {found.recovered_error:.0%}) of the lost accuracy is back"
     )
     made = found.cycle.get("results", {}).get("sign", {}).get("version")
     print(f"version {made} on {found.updated} of {found.devices} devices")

@@ -48,7 +48,7 @@ class Pace:
     """How fast things go. drawn, every: examples and seconds of a device's batch. window: batches of each device that
     make one. reference: windows of the reference. calm: windows that are compared before the change. rounds, steps: of
     the federated run. interval: seconds between check-ins. soak, patience: of rollouts. limit: of each phase. slack:
-    standard errors by which few devices may miss what personal heads keep."""
+    standard errors by which few devices may miss what personal heads keep, and what changed devices get back."""
 
     drawn: int = 20
     every: float = 2.0
@@ -140,6 +140,13 @@ class Outcome:
         return (self.mean(self.after, "own", True) - self.mean(self.changed, "own", True)) / lost if lost > 0 else 1.0
 
     @property
+    def recovered_error(self) -> float:
+        """The standard error of `recovered` over the changed devices."""
+        lost = self.mean(self.before, "own", True) - self.mean(self.changed, "own", True)
+        gains = [new.own - old.own for old, new in zip(self.changed, self.after, strict=True) if new.changes]
+        return _error(gains) / lost if lost > 0 else 0.0
+
+    @property
     def updated(self) -> int:
         """Devices with the loop's version."""
         made = self.cycle.get("results", {}).get("sign", {}).get("version")
@@ -150,11 +157,12 @@ class Outcome:
         """Whether all of it succeeded."""
         ended = self.cycle.get("outcome") == "finished" and self.updated == self.devices
         personal = self.kept + self.slack * self.kept_error >= KEPT and not self.worse_than_common
-        return ended and not self.false_alarms and personal and self.recovered >= RECOVERED
+        again = self.recovered + self.slack * self.recovered_error >= RECOVERED
+        return ended and not self.false_alarms and personal and again
 
     def as_dict(self) -> dict[str, Any]:
         """In JSON's types."""
-        names = ("ok", "kept", "kept_error", "against_fresh", "recovered", "updated")
+        names = ("ok", "kept", "kept_error", "against_fresh", "recovered", "recovered_error", "updated")
         figures = {name: getattr(self, name) for name in names}
         means = {
             f"{name}_{which}": self.mean(getattr(self, name), which)
