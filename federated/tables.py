@@ -13,6 +13,7 @@ import os
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
+from threading import RLock
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -136,12 +137,17 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self.reader.read(hint, getattr(self, key), f"{type(self).__name__}.{key}")
 
 
+_CONVERTING = RLock()
+"""msgspec 0.22 reads memory at 0 when two threads convert to one type for the first time."""
+
+
 def _converted(value: object, kind: type[T]) -> T:
     """Raises ValidationError or RecursionError for a value of another kind."""
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping) and not {*value} <= {*_keys(kind)}:
         raise msgspec.ValidationError("an unknown key")  # which msgspec ignores in a dataclass
     try:
-        return msgspec.convert(value, kind)
+        with _CONVERTING:
+            return msgspec.convert(value, kind)
     except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON can name
         raise msgspec.ValidationError(str(error)) from None
 
