@@ -32,7 +32,8 @@ __all__ = ["Launches", "execute", "saved_steps"]
 LOOK, PROGRESS = 0.05, 2.0
 """Seconds between two looks at processes, and at checkpoints."""
 GRACE = 60.0
-"""Seconds beyond the job's own until a process that does not save is killed."""
+"""Seconds beyond the job's own until a process that does not save is killed, and from its start until one that told of
+no step is told to stop."""
 CRASHES = 3
 """A job whose process was killed this often without having saved in between has failed."""
 TAIL = 2000
@@ -42,7 +43,8 @@ class Launches(Protocol):
     """What is started for a gang."""
 
     def command(self, order: Order) -> Sequence[str]:
-        """Its command."""
+        """Its command. The process touches the file MSEDGE_HEARTBEAT when it has made a step
+        (`cloud.train.many.processes.Heartbeat`), and can save from then on."""
         ...
 
     def steps(self, job: str) -> float:
@@ -64,8 +66,25 @@ class _Child:
     order: Order
     process: subprocess.Popen[bytes]
     log: Path
-    asked: float = 0.0
-    """When it was told to stop, 0: not yet."""
+    heart: Path
+    born: int
+    """The time of `heart` before its first step."""
+    begun: float
+    asked: bool = False
+    told: float = 0.0
+    """When it got the signal, 0: not yet."""
+
+    def tell(self) -> None:
+        """Let it save and end."""
+        self.asked = True
+        if not self.told and self.process.poll() is None:
+            self.told = time.monotonic()
+            self.process.send_signal(signal.SIGTERM)
+
+    @property
+    def steps(self) -> bool:
+        """Whether it has made a step: before that it may not know what to do at a signal, and has nothing to save."""
+        return self.heart.stat().st_mtime_ns != self.born or time.monotonic() - self.begun > GRACE
 
 
 @dataclass
@@ -102,23 +121,26 @@ class _Run:
         attempt = self.attempts.get(order.gang, 0)
         self.attempts[order.gang] = attempt + 1
         flags = [f for f in self.environment.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in f]
+        log, heart = self.folder / f"{order.gang}.log", self.folder / f"{order.gang}.heart"
+        heart.touch()
+        born = heart.stat().st_mtime_ns
         said = {
             **self.environment, "MSEDGE_DEVICES": str(devices), "MSEDGE_LEASH": str(self.leash[0]),
-            RESTARTS: str(attempt), "XLA_FLAGS": " ".join(flags),
+            "MSEDGE_HEARTBEAT": str(heart), RESTARTS: str(attempt), "XLA_FLAGS": " ".join(flags),
         }  # fmt: skip
-        log = self.folder / f"{order.gang}.log"
         with open(log, "ab") as output:
             process = subprocess.Popen(
                 list(self.launches.command(order)), env=said, pass_fds=(self.leash[0],), stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
-        self.children[order.gang] = _Child(order, process, log)
+        self.children[order.gang] = _Child(order, process, log, heart, born, time.monotonic())
         self.say(f"{order.gang}: starts on {devices} devices of {pool.name}{' again' if attempt else ''}")
 
     def stop(self, order: Order) -> None:
         child = self.children[order.gang]
-        child.asked = child.asked or time.monotonic()
-        child.process.send_signal(signal.SIGTERM)
+        child.asked = True
+        if isinstance(self.jobs[order.job], Serving):
+            child.tell()
         self.say(f"{order.gang}: {order.why}; saves")
 
     def kill(self, order: Order) -> None:
@@ -134,13 +156,19 @@ class _Run:
             job = self.jobs[child.order.job]
             saving = job.saving if isinstance(job, Training) else 0.0
             if code is None:
-                if child.asked and time.monotonic() - child.asked > saving + GRACE:
+                if child.asked and child.steps and not self._over(job):
+                    child.tell()
+                if child.told and time.monotonic() - child.told > saving + GRACE:
                     child.process.kill()
                 continue
             self.children.pop(name)
             self.tell(self._end(name, child, code, job))
             found = True
         return found
+
+    def _over(self, job: Job) -> bool:
+        """Whether a job has nothing left but to write its results, which a signal would cut off."""
+        return isinstance(job, Training) and self.launches.steps(job.name) >= job.steps
 
     def _end(self, name: str, child: _Child, code: int, job: Job) -> Event:
         """What the end of a process means."""
@@ -175,9 +203,7 @@ class _Run:
     def end_all(self) -> None:
         """Let all processes save, and note it."""
         for child in self.children.values():
-            if not child.asked and child.process.poll() is None:
-                child.asked = time.monotonic()
-                child.process.send_signal(signal.SIGTERM)
+            child.tell()
         while self.children:
             self.look()
             time.sleep(LOOK)

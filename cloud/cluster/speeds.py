@@ -108,18 +108,19 @@ def jobs_of(
 ) -> list[Job]:  # fmt: skip
     """All jobs of a file, in its order, with a speed on every slice. Raises ClusterError, also for jobs that together
     do not fit: the peaks of serving jobs beside the smallest slice of every training job."""
-    traced: dict[tuple[str, str], tuple[dict[int, Graph], int]] = {}
+    traced: dict[tuple[str, str], dict[int, Graph]] = {}
     made: list[Job] = []
     for said in file.training:
         found, steps = _measured(said, cluster), said.steps
-        if not found or not steps:
+        if found:
+            steps = steps or _total(said, file)
+        else:
             key = (said.config, said.model)
             if key not in traced:
                 say(f"{said.name}: planning the step of {said.config or said.model} on every slice")
                 traced[key] = _traced(said, file, cluster)
-            graphs, own = traced[key]
-            steps = steps or own
-            found = found or _planned(said, cluster, speeds, graphs)
+            steps = steps or _total(said, file)
+            found = _planned(said, cluster, speeds, traced[key])
         made.append(training_of(said, found, float(steps)))
     made += [serving_of(said, cluster) for said in file.serving]
     check_room(made, cluster)
@@ -146,26 +147,32 @@ def _planned(
     return found
 
 
-def _traced(said: TrainingTable, file: File, cluster: Cluster) -> tuple[dict[int, Graph], int]:
-    """The graphs of a job's step, and the steps of its run file."""
+def _traced(said: TrainingTable, file: File, cluster: Cluster) -> dict[int, Graph]:
+    """The graphs of a job's step, by their number of parts."""
     from cloud.parallel.tracing.trace import variants
 
-    sizes = tuple({size // pool.parts for pool in cluster.pools for size in pool.sizes if size > pool.parts})
     if said.model:
         from cloud.parallel.explaining.examples import EXAMPLES
 
         example = EXAMPLES[said.model]()
-        return variants(example.step, example.state, example.batch), 0
+        return variants(example.step, example.state, example.batch)
     from cloud.train.jobs.config import read
-    from cloud.train.jobs.job import job_of
     from cloud.train.jobs.planning import step_of
 
-    config = read(file.path(said.config))
-    total = job_of(config).total
-    if not (total or said.steps):
+    sizes = tuple({size // pool.parts for pool in cluster.pools for size in pool.sizes if size > pool.parts})
+    step, state, batch = step_of(read(file.path(said.config)))
+    return variants(step, state, batch, sizes=sizes)
+
+
+def _total(said: TrainingTable, file: File) -> int:
+    """The steps of a job's run file. Raises ClusterError if they are not known before it runs."""
+    from cloud.train.jobs.config import read
+    from cloud.train.jobs.job import job_of
+
+    total = job_of(read(file.path(said.config))).total
+    if not total:
         raise ClusterError(f"{said.name}.steps: expected a number, as that of {said.config} is known only when it runs")
-    step, state, batch = step_of(config)
-    return variants(step, state, batch, sizes=sizes), total
+    return total
 
 
 def check_room(jobs: Sequence[Job], cluster: Cluster) -> None:

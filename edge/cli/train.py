@@ -184,7 +184,7 @@ def _paged(tracked: Tracked | None, page: int | None) -> Iterator[None]:
 def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bool, page: int | None) -> int:
     from cloud.train.many.processes import is_first
     from edge.cli.train_live import watching
-    from edge.cli.train_many import follow, stop_code
+    from edge.cli.train_many import fitted, follow, stop_code
 
     if not is_first():
         return follow(job)
@@ -193,7 +193,7 @@ def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bo
     with _paged(tracked, page), watching(job.epochs, job.total) as view:
         job.trainer.watch(view, *([tracked] if tracked is not None else []))
         with _stoppable(job, tracked) as stopped:
-            reports = job.fit()
+            reports = fitted(job)
         stopped += ["another process"] if job.trainer.stopped and not stopped else []
     files = {} if stopped or config is None else _exported(job, config, tracked)
     if tracked is not None:

@@ -14,9 +14,10 @@ from edge.cli.output import say
 
 if TYPE_CHECKING:
     from cloud.train.jobs.job import Job
+    from cloud.train.reports import EpochReport
     from cloud.train.trainer import Trainer
 
-__all__ = ["follow", "goes_on", "stop_code", "supervised", "together"]
+__all__ = ["fitted", "follow", "goes_on", "stop_code", "supervised", "together"]
 
 
 def supervised(
@@ -67,11 +68,17 @@ def follow(job: Job) -> int:
     from cloud.train.many.preempt import stopping_on_signals
 
     with stopping_on_signals(lambda name: job.trainer.stop()):
-        job.fit()
+        fitted(job)
     if job.trainer.stopped:
         return stop_code(job.trainer)
     job.trainer.weights()
     return 0
+
+
+def fitted(job: Job) -> list[EpochReport]:
+    """Train to the end. A process that a supervisor restarts may have been stopped after its last step: then nothing is
+    left but what comes after."""
+    return [] if goes_on(job.trainer) and job.over else job.fit()
 
 
 def goes_on(trainer: Trainer) -> bool:

@@ -56,6 +56,12 @@ class Job:
         """Steps of the whole run, 0 if known only after reading the data."""
         return _total(self.epochs, self.until, self.steps)
 
+    @property
+    def over(self) -> bool:
+        """Whether all of its epochs or steps are done."""
+        done = ((self.epochs, self.trainer.epochs_done), (self.until, self.trainer.steps_done))
+        return any(most and count >= most for most, count in done)
+
     def fit(self) -> list[EpochReport]:
         """Train to the end; a resumed trainer does what is left."""
         epochs = self._left("epochs", self.epochs, self.trainer.epochs_done)

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import rankdata
 
 from cloud.train.metrics.whole import SetMetric
 
@@ -23,6 +22,8 @@ def roc_auc(scores: Any, yes: Any) -> float:
     good, bad = int(yes.sum()), int((~yes).sum())
     if not good or not bad:
         return float("nan")
+    from scipy.stats import rankdata  # a second of every start if it were imported at once
+
     ranks = rankdata(scores, method="average")
     return float((ranks[yes].sum() - good * (good + 1) / 2) / (good * bad))
 

@@ -32,6 +32,7 @@ ONE, BOTH = (Option(0, 1, 1.0),), (Option(0, 2, 1.0),)
 COUNTING = """
 import os, pathlib, signal, sys, time
 kept, until, code = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+time.sleep(float(sys.argv[4]))
 done = max((int(path.name[5:]) for path in kept.glob("step-*")), default=0)
 def save(*_):
     (kept / f"step-{done:012d}").mkdir(parents=True, exist_ok=True)
@@ -42,6 +43,7 @@ with open(kept / "begun", "a") as file:
 while done < until:
     done += 1
     time.sleep(0.01)
+    os.utime(os.environ["MSEDGE_HEARTBEAT"])
     if done % 10 == 0:
         (kept / f"step-{done:012d}").mkdir(exist_ok=True)
 print("the end")
@@ -51,15 +53,18 @@ sys.exit(code)
 
 
 class Counting:
-    """Commands of such jobs. `codes`: with which exit status a job ends."""
+    """Commands of such jobs. `codes`: with which exit status a job ends; `delay`: seconds until it knows signals."""
 
-    def __init__(self, folder: Path, codes: Mapping[str, int] | None = None, steps: int = 60) -> None:
-        self.folder, self.codes, self.count = folder, codes or {}, steps
+    def __init__(
+        self, folder: Path, codes: Mapping[str, int] | None = None, steps: int = 60, delay: float = 0.0
+    ) -> None:  # fmt: skip
+        self.folder, self.codes, self.count, self.delay = folder, codes or {}, steps, delay
 
     def command(self, order: Order) -> Sequence[str]:
         (self.folder / order.job).mkdir(parents=True, exist_ok=True)
         code = str(self.codes.get(order.job, 0))
-        return [sys.executable, "-S", "-c", COUNTING, str(self.folder / order.job), str(self.count), code]
+        return [sys.executable, "-S", "-c", COUNTING, str(self.folder / order.job), str(self.count), code,
+                str(self.delay)]  # fmt: skip
 
     def steps(self, job: str) -> float:
         return saved_steps(self.folder / job)
@@ -109,6 +114,18 @@ def test_jobs_are_stopped_for_a_gang_and_go_on(tmp_path: Path) -> None:
     # the journal says the same
     _, again = replayed(tmp_path / "run" / "journal.jsonl")
     assert again.jobs == result.jobs and again.spans == result.spans
+
+
+def test_who_has_made_no_step_is_not_stopped_yet(tmp_path: Path) -> None:
+    """A signal before that would end the process with nothing saved, each time anew."""
+    launches = Counting(tmp_path, delay=0.4)
+    jobs = [job("a", BOTH, 60.0), job("c", BOTH, 60.0, priority=1, arrives=0.2)]
+    result = ran(tmp_path, jobs, launches)
+    assert result.jobs["a"].moves == 1
+    first, second = launches.begun("a")
+    assert first == [0, 2, 0] and second[0] >= 1
+    stopped = next(event for event in result.events if event.kind == "stopped")
+    assert stopped.name == "a" and stopped.value >= 1
 
 
 def test_failures_and_kills(tmp_path: Path) -> None:
@@ -204,6 +221,7 @@ class Training:
         return saved_steps(self.folder / name)
 
 
+@pytest.mark.slow
 def test_two_jobs_that_train_are_preempted_and_end_with_the_same_bits(tmp_path: Path) -> None:
     """Their weights equal, bit for bit, those of runs that nobody disturbed."""
     launches = Training(tmp_path)

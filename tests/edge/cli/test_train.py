@@ -246,6 +246,21 @@ def test_a_run_goes_on_from_its_checkpoint(folder: Path) -> None:
     assert "checkpoint" in err
 
 
+def test_a_run_that_was_stopped_after_its_last_step_is_exported(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor starts it again: nothing is left to train."""
+    kept = ("--set", f"checkpoint.folder={tmp_path / 'kept'}", "--set", f"export.onnx={tmp_path / 'm.onnx'}", "--json")
+    msedge("train", folder / "run.toml", *kept)
+    whole = (tmp_path / "m.onnx").read_bytes()
+    (tmp_path / "m.onnx").unlink()
+    monkeypatch.setenv("MSEDGE_RESTARTS", "1")
+    monkeypatch.setattr("edge.cli.train_many._only_python_prints", lambda: None)
+    out, err = msedge("train", folder / "run.toml", *kept)
+    assert "continuing from" in err and json.loads(out)["steps"] == 6
+    assert (tmp_path / "m.onnx").read_bytes() == whole
+
+
 def test_so_many_steps_and_no_more(folder: Path) -> None:
     shown = ("--set", "checkpoint.folder=steps", "--set", "train.epochs=0", "--json")
     out, err = msedge("train", folder / "run.toml", *shown, "--set", "train.steps=4")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from cloud.cluster.jobs import Option, Serving
+from cloud.cluster.jobs import Job, Option, Serving
 from cloud.cluster.result import Outage, Result
 from cloud.cluster.scheduler import Scheduler
 from cloud.cluster.simulate import simulate
@@ -17,7 +17,7 @@ TWO = cluster(pool("new", 2, 4), pool("<old>", 2, 4))
 
 def page() -> tuple[str, Result]:
     served = Serving("s", (Option(0, 1, 10.0),), ((0.0, 5.0),), 0.5, starting=4.0)
-    jobs = [served, *(job(f"j<{n}>", options(TWO), 60.0, arrives=5.0 * n) for n in range(12))]
+    jobs: list[Job] = [served, *(job(f"j<{n}>", options(TWO), 60.0, arrives=5.0 * n) for n in range(12))]
     result = simulate(TWO, jobs, Scheduler(TWO), outages=[Outage(1, 1, 20.0, 60.0)])
     return cluster_page(result, "a & b"), result
 
