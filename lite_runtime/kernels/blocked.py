@@ -77,6 +77,8 @@ MANY = 6 if LANES == 16 else 3 if SHAPE.vectors == 32 else 2
 """Rows of the largest tile: its integer sums and its float sums are in registers."""
 SOME = 4 if MANY == 6 else (MANY + 1) // 2
 """Rows of the smaller tile: up to so many take as long as one, where reading the weights limits the speed."""
+HALVES = 2 * SOME if 2 * SOME > MANY else 0
+"""Rows that two smaller tiles divide better than a large one and a rest."""
 AHEAD = 4096
 """Prefetch distance in bytes, of a single row."""
 NEAR = {4: FIRST, 8: SECOND}
@@ -264,7 +266,7 @@ def sweeper(bits: int, unit: int = UNIT):
             tile += 1
             x, xs, xt = a + m * pitch, a_scales + 4 * m * units, a_sums + 4 * m * units
             y, more, here = out + m * stride, residual + m * stride if residual != 0 else 0, rows - m
-            if here > SOME and here != 2 * SOME:
+            if here > SOME and here != HALVES:
                 many(
                     x, xs, xt, pitch, depth, w, scales, offsets, block, wide, zero, y, stride, bias, more, here, live,
                     ahead,
