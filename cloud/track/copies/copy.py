@@ -92,7 +92,9 @@ class Follower:
             self._thread.join()
             self._thread = None
         self._attempt(lambda store, run: _pass(store, run, self._copy, self._sent))
+        unsent = self._failed
         self._attempt(lambda _, run: self._copy.end(run))
+        self._failed = self._failed or unsent
         self._tell()
 
     def file(self, made: Artifact) -> None:
