@@ -8,7 +8,6 @@ was killed goes on from its journal.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import time
@@ -24,8 +23,10 @@ from cloud.cluster.result import Result
 from cloud.cluster.scheduler import Scheduler
 from cloud.cluster.state import Event, Order
 from cloud.errors import ClusterError
+from cloud.train.keeping.manifest import step_of
 from cloud.train.many.elastic import RESTARTS
 from cloud.train.many.preempt import PREEMPTED
+from cloud.train.many.processes import with_devices
 
 __all__ = ["Launches", "execute", "saved_steps"]
 
@@ -55,10 +56,9 @@ class Launches(Protocol):
 def saved_steps(folder: str | os.PathLike[str]) -> float:
     """The steps of the newest complete checkpoint in a folder of `cloud.train.keeping.checkpoint.Checkpoints`."""
     try:
-        names = os.listdir(folder)
+        return float(max([0, *map(step_of, os.listdir(folder))]))
     except OSError:
         return 0.0
-    return float(max((int(found[1]) for name in names if (found := re.fullmatch(r"step-(\d+)", name))), default=0))
 
 
 @dataclass
@@ -120,13 +120,12 @@ class _Run:
         devices = max(1, order.place.size // pool.parts)
         attempt = self.attempts.get(order.gang, 0)
         self.attempts[order.gang] = attempt + 1
-        flags = [f for f in self.environment.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in f]
         log, heart = self.folder / f"{order.gang}.log", self.folder / f"{order.gang}.heart"
         heart.touch()
         born = heart.stat().st_mtime_ns
         said = {
-            **self.environment, "MSEDGE_DEVICES": str(devices), "MSEDGE_LEASH": str(self.leash[0]),
-            "MSEDGE_HEARTBEAT": str(heart), RESTARTS: str(attempt), "XLA_FLAGS": " ".join(flags),
+            **with_devices(self.environment, devices), "MSEDGE_LEASH": str(self.leash[0]),
+            "MSEDGE_HEARTBEAT": str(heart), RESTARTS: str(attempt),
         }  # fmt: skip
         with open(log, "ab") as output:
             process = subprocess.Popen(

@@ -27,7 +27,7 @@ from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import Topology
 from converter.report.html import size_text
 
-__all__ = ["EQUAL", "FEW", "SLACK", "Checked", "Choice", "Reader", "candidates", "checked", "choose",
+__all__ = ["EQUAL", "FEW", "SLACK", "Checked", "Choice", "Reader", "checked", "choose",
            "different", "read_back", "smallest", "with_experts"]  # fmt: skip
 
 FEW, SLACK = 4, 1.3
@@ -144,15 +144,6 @@ def choose(graphs: Mapping[int, Graph], topology: Topology, arguments: Sequence[
             again = options | {"memory": less}
             found = _searched(graphs, topology, min(left / 2, seconds / 2), again)
     return read_back(reader, found, most, until, running)
-
-
-def candidates(graph: Graph, topology: Topology, *, experts: Iterable[str] = tuple(EXPERTS), seconds: float = 60.0,
-               **options: Any) -> list[Plan]:  # fmt: skip
-    """The plan found on every mesh, and the best plan of each expert, cheapest first, without duplicates. `options`:
-    those of `search.plans`. Raises `Infeasible` if nothing fits, `PlanError` if nothing was found."""
-    end = time.monotonic() + seconds
-    found = plans(graph, topology, seconds=seconds / 2, **options)
-    return with_experts(found, {1: graph}, topology, end, experts, options)
 
 
 def with_experts(

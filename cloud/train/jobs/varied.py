@@ -14,7 +14,6 @@ from cloud.train.jobs.graphs import graph_of
 from cloud.train.jobs.named import called, named_function
 from cloud.train.jobs.sections import Section, need
 from cloud.train.variants import Distill, Lora, Prune
-from cloud.train.variants.prune import scheduled
 from federated.tables import Count, Fraction, NotNegative, Positive, Whole
 
 __all__ = ["DistillKeys", "LoraKeys", "PruneKeys", "save_adapters", "variants_of"]
@@ -75,11 +74,8 @@ def variants_of(
         )
     if prune is not None:
         need(bool(prune.end or steps), "train.prune.end", "a step, as the data does not say how many there are", 0)
-        said = Prune(prune.sparsity, prune.end or 1, 0, prune.every, prune.targets, prune.structured)
-        whole = said if prune.end else scheduled(said, steps)
-        made["prune"] = Prune(
-            prune.sparsity, whole.end, prune.begin, prune.every, prune.targets, prune.structured
-        )  # fmt: skip
+        end = prune.end or max(1, 3 * steps // 4)
+        made["prune"] = Prune(prune.sparsity, end, prune.begin, prune.every, prune.targets, prune.structured)
     return made
 
 

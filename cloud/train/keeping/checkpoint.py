@@ -22,13 +22,12 @@ import numpy as np
 from cloud._jax import said_by_first, shaped
 from cloud.errors import CheckpointError
 from cloud.train.keeping.about import ABOUT, About, alike, as_about, filled, named, said_by, score_of, written
-from cloud.train.keeping.manifest import problem_of, seal
+from cloud.train.keeping.manifest import NAME, problem_of, seal, step_of
 from cloud.train.stepping.step import TrainState
 from lite_runtime._files import write_atomically
 
 __all__ = ["Checkpoints", "Restored"]
 
-_NAME = "step-"
 _ARRAYS = "arrays"
 
 
@@ -70,7 +69,7 @@ class Checkpoints:
     def there(self) -> list[Path]:
         """Complete checkpoints, oldest first."""
         try:
-            found = [(_step_of(path), path) for path in self.folder.iterdir()]
+            found = [(step_of(path.name), path) for path in self.folder.iterdir()]
         except OSError:
             return []
         return [path for step, path in sorted(found) if step >= 0]
@@ -81,7 +80,7 @@ class Checkpoints:
         It waits for the previous one. Raises CheckpointError if writing cannot begin; see `wait` for later errors.
         """
         self.settle()
-        target = self.folder / f"{_NAME}{about.place.steps:012d}"
+        target = self.folder / f"{NAME}{about.place.steps:012d}"
         part = self.folder / f".{target.name}.part"
         arrays = dict(named(state))
         if jax.process_index() == 0:
@@ -124,7 +123,7 @@ class Checkpoints:
         step = self._chosen(best) if jax.process_index() == 0 else -1
         step = said_by_first(step)
         while step >= 0:
-            path = self.folder / f"{_NAME}{step:012d}"
+            path = self.folder / f"{NAME}{step:012d}"
             about, problem = said_by(path)
             if not problem:
                 wanted = like(about["facts"]) if callable(like) else like
@@ -143,12 +142,12 @@ class Checkpoints:
 
     def _chosen(self, best: bool, below: int | None = None) -> int:
         """The step of the newest intact checkpoint, or the best; -1 if there is none."""
-        there = [path for path in self.there() if below is None or _step_of(path) < below]
-        order = sorted(there, key=lambda path: (score_of(path) if best else 0.0, _step_of(path)), reverse=True)
+        there = [path for path in self.there() if below is None or step_of(path.name) < below]
+        order = sorted(there, key=lambda path: (score_of(path) if best else 0.0, step_of(path.name)), reverse=True)
         for path in order:
             problem = problem_of(path) or said_by(path)[1]
             if not problem:
-                return _step_of(path)
+                return step_of(path.name)
             warnings.warn(f"skipped checkpoint {path.name}: {problem}", RuntimeWarning, stacklevel=3)
         return -1
 
@@ -166,7 +165,7 @@ class Checkpoints:
     def _begin(self, part: Path, about: About, arrays: Mapping[str, Any]) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(f".{_NAME}*"):  # left by a process that was killed
+            for left in self.folder.glob(f".{NAME}*"):  # left by a process that was killed
                 shutil.rmtree(left)
             part.mkdir()
         except OSError as error:
@@ -213,11 +212,6 @@ def _saving(arrays: Mapping[str, Any]) -> Any:
 def _lying(array: Any, like: Any) -> Any:
     """Not committed to a device if `like` is not, so that it can be moved to any device, also of other processes."""
     return array if like.committed else jnp.array(np.asarray(array))
-
-
-def _step_of(path: Path) -> int:
-    number = path.name.removeprefix(_NAME)
-    return int(number) if path.name.startswith(_NAME) and number.isdecimal() else -1
 
 
 def _retire(paths: Iterable[Path]) -> None:

@@ -12,9 +12,17 @@ from typing import Any
 from cloud.errors import CheckpointError
 from lite_runtime._files import write_atomically
 
-__all__ = ["MANIFEST", "problem_of", "read_json", "seal"]
+__all__ = ["MANIFEST", "NAME", "problem_of", "read_json", "seal", "step_of"]
 
 MANIFEST = "manifest.json"
+NAME = "step-"
+"""How the names of complete checkpoints' folders begin."""
+
+
+def step_of(name: str) -> int:
+    """The step in the name of a checkpoint's folder, -1 for other names."""
+    number = name.removeprefix(NAME)
+    return int(number) if name.startswith(NAME) and number.isdecimal() else -1
 
 
 def seal(folder: Path) -> None:

@@ -22,7 +22,7 @@ from typing import IO, NamedTuple
 
 from cloud.errors import TrainError
 from cloud.train.many.preempt import PREEMPTED
-from cloud.train.many.processes import VARIABLES, free_port
+from cloud.train.many.processes import VARIABLES, free_port, with_devices
 
 __all__ = ["RESTARTS", "Outcome", "supervise"]
 
@@ -151,8 +151,7 @@ class _Crew:
         said |= dict(zip(VARIABLES, (address, str(count), str(index)), strict=True))
         said |= {"MSEDGE_HEARTBEAT": str(heart), "MSEDGE_LEASH": str(held), RESTARTS: str(attempt)}
         if self.devices is not None:
-            flags = [f for f in said.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in f]
-            said |= {"MSEDGE_DEVICES": str(self.devices), "XLA_FLAGS": " ".join(flags)}
+            said = with_devices(said, self.devices)
         return said
 
     def _kill(self) -> None:

@@ -21,7 +21,7 @@ import jax
 
 from cloud.errors import TrainError
 
-__all__ = ["VARIABLES", "Heartbeat", "end_at_once", "free_port", "is_first", "join", "together"]
+__all__ = ["VARIABLES", "Heartbeat", "end_at_once", "free_port", "is_first", "join", "together", "with_devices"]
 
 VARIABLES = ("MSEDGE_COORDINATOR", "MSEDGE_PROCESSES", "MSEDGE_PROCESS")
 _LAUNCHERS = {"SLURM_STEP_NUM_TASKS": "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE": "OMPI_MCA_orte_hnp_uri"}
@@ -45,6 +45,12 @@ def join(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     elif any(int(environment.get(count) or 1) > 1 and mark in environment for count, mark in _LAUNCHERS.items()):
         _initialize()
     return jax.process_index(), jax.process_count()
+
+
+def with_devices(environment: Mapping[str, str], count: int) -> dict[str, str]:
+    """The environment of a process whose CPU `join` splits into `count` devices, whatever XLA's own flag says here."""
+    flags = [f for f in environment.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in f]
+    return {**environment, "MSEDGE_DEVICES": str(count), "XLA_FLAGS": " ".join(flags)}
 
 
 @contextmanager

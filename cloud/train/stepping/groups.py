@@ -53,6 +53,8 @@ def grouped(
     for patterns that match no parameter."""
     if layer_decay is None and layers:
         raise TrainError("expected layer_decay together with layers, which name what it counts")
+    if layer_decay is None and not groups:
+        return optimizer
     there = names(task.init()[0])
     factors = {} if layer_decay is None else layer_factors(layers_of(task, layers), layer_decay)
     for group in groups:

@@ -10,6 +10,7 @@ from typing import Any
 
 from cloud.errors import TrainError
 from cloud.train.stepping.freeze import names
+from cloud.train.tasks.flax import NnxTask
 from cloud.train.tasks.task import Task
 
 __all__ = ["layers_of"]
@@ -24,9 +25,10 @@ def layers_of(task: Task, patterns: Sequence[str] = ()) -> list[tuple[str, ...]]
     graph uses them, else by the order of the parameters' dict. Raises TrainError for patterns that match nothing, and
     for Flax NNX modules, whose parameters are in the order of the alphabet, without patterns.
     """
-    there = names(task.init()[0])
+    params = task.init()[0]
+    there = names(params)
     if not patterns:
-        return [tuple(found) for _, found in groupby(_in_order(task), _block)]
+        return [tuple(found) for _, found in groupby(_in_order(task, params), _block)]
     if idle := [pattern for pattern in patterns if not fnmatch.filter(there, pattern)]:
         raise TrainError(f"expected patterns of layers, got {idle}, which match none of {there}")
     first = {name: next((i for i, p in enumerate(patterns) if fnmatch.fnmatchcase(name, p)), -1) for name in there}
@@ -39,14 +41,13 @@ def _block(name: str) -> str:
     return ".".join(parts[: numbered + 1])
 
 
-def _in_order(task: Task) -> list[str]:
-    params = task.init()[0]
+def _in_order(task: Task, params: Any) -> list[str]:
     model = getattr(task, "model", None)
     if model is not None:
         used = (value.name for node in model.graph.all_nodes() for value in node.inputs if value is not None)
         order = {name: place for place, name in reversed(list(enumerate(used)))}
         return sorted(params, key=lambda name: order.get(name, len(order)))
-    if type(task).__name__ == "NnxTask":
+    if isinstance(task, NnxTask):
         raise TrainError(
             "the order of a Flax NNX module's layers is not known: name them from the front, layers=[pattern, …]"
         )

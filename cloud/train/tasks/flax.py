@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from cloud.errors import TrainError
 from cloud.train.tasks.function import JaxTask
-from cloud.train.tasks.task import Tree
+from cloud.train.tasks.task import Delegated, Tree
 from lite_runtime.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 __all__ = ["LinenTask", "NnxTask"]
 
@@ -24,28 +21,7 @@ _WHILE_NOT = ("deterministic", "use_running_average")
 """Arguments that tell a module whether it trains; their values in training: True, and False."""
 
 
-class _ByFunction:
-    """A task that delegates to a `JaxTask`."""
-
-    inputs: tuple[str, ...]
-    _task: JaxTask
-
-    def init(self) -> tuple[Tree, Tree]:
-        """See `Task`."""
-        return self._task.init()
-
-    def apply(
-        self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
-    ) -> tuple[Any, Tree]:
-        """See `Task`."""
-        return self._task.apply(params, state, inputs, rng, train)
-
-    def export(self, params: Tree, state: Tree) -> ir.Model:
-        """See `Task`."""
-        return self._task.export(params, state)
-
-
-class NnxTask(_ByFunction):
+class NnxTask(Delegated):
     """A `flax.nnx.Module`, which is not changed. Its `Param`s are parameters, random streams follow the step's key, all
     other variables are state. Its `train()` and `eval()` determine the behaviour in training and inference."""
 
@@ -72,7 +48,7 @@ class NnxTask(_ByFunction):
         return output, nnx.to_pure_dict(nnx.split(module, nnx.Param, nnx.RngState, ...)[3])
 
 
-class LinenTask(_ByFunction):
+class LinenTask(Delegated):
     """A Linen `module` and its `variables`: the collection "params" is trained, the others are state.
 
     If its `__call__` takes `train`, `training` or `is_training`, they are set accordingly; `deterministic` and

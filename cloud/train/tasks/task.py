@@ -10,7 +10,7 @@ import jax
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Task", "Tree"]
+__all__ = ["Delegated", "Task", "Tree"]
 
 Tree: TypeAlias = Any
 """Arrays in any pytree of JAX; preferably dicts, whose keys name the arrays."""
@@ -38,3 +38,24 @@ class Task(Protocol):
 
     def export(self, params: Tree, state: Tree) -> ir.Model:
         """The model in inference form with these weights."""
+
+
+class Delegated:
+    """A task that another one computes; subclasses set both attributes, and override what differs."""
+
+    inputs: tuple[str, ...]
+    _task: Task
+
+    def init(self) -> tuple[Tree, Tree]:
+        """See `Task`."""
+        return self._task.init()
+
+    def apply(
+        self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
+    ) -> tuple[Any, Tree]:
+        """See `Task`."""
+        return self._task.apply(params, state, inputs, rng, train)
+
+    def export(self, params: Tree, state: Tree) -> ir.Model:
+        """See `Task`."""
+        return self._task.export(params, state)

@@ -78,12 +78,12 @@ class DistillTask:
         self._student, self.inputs, self._hints = student, student.inputs, dict(distill.hints)
         self._of_student = _hinting(student, tuple(self._hints), "student", frozen)
         self._of_teacher = _hinting(teacher, tuple(dict.fromkeys(self._hints.values())), "teacher", ())
-        params, state = student.init()
-        mapped = self._projections()
+        (params, state), taught = student.init(), teacher.init()
+        mapped = self._projections((params, state), taught)
         if mapped and not isinstance(params, Mapping):
             raise TrainError(f"distill: expected parameters in a dict, got {type(params).__name__}; name them")
         start = {**params, **mapped} if mapped else params
-        self._start = start, {"student": state, "teacher": teacher.init()}
+        self._start = start, {"student": state, "teacher": taught}
 
     @property
     def function(self) -> Any:
@@ -140,32 +140,22 @@ class DistillTask:
             )
         return a, b
 
-    def _projections(self) -> dict[str, Any]:
+    def _projections(self, of_student: tuple[Tree, Tree], of_teacher: tuple[Tree, Tree]) -> dict[str, Any]:
         """Matrices [student's channels, teacher's channels] for hints of ONNX models whose channels differ."""
         specs = getattr(getattr(self._student, "function", None), "inputs", ())
         known = specs and all(s.shape is not None and all(isinstance(d, int) for d in s.shape[1:]) for s in specs)
         if not self._hints or not known:
             return {}
         given = {spec.name: shaped((_ROWS, *spec.shape[1:]), spec.dtype) for spec in specs}
-
-        def shapes(apply: Any, task_start: tuple[Tree, Tree]) -> Any:
-            def run(inputs: Any) -> Any:
-                return apply(*task_start, inputs, jax.random.key(0), True)[0][1]
-
-            return jax.eval_shape(run, given)
-
-        mine = shapes(self._of_student, self._student.init())
+        mine = jax.eval_shape(lambda x: self._of_student(*of_student, x, jax.random.key(0), True)[0][1], given)
+        theirs = jax.eval_shape(lambda x: self._of_teacher(*of_teacher, x, None, False)[0][1], given)
         made = {}
         rng = np.random.default_rng(0)
-        theirs = jax.eval_shape(lambda x: self._of_teacher(*self._teacher_start(), x, None, False)[0][1], given)
         for name, other in self._hints.items():
             a, b = (found.shape[_channels(len(found.shape))] for found in (mine[name], theirs[other]))
             if a != b:
                 made[f"{HINT}{name}"] = (rng.standard_normal((a, b)) / math.sqrt(a)).astype(np.float32)
         return made
-
-    def _teacher_start(self) -> tuple[Tree, Tree]:
-        return self._of_teacher.start()
 
 
 def _channels(rank: int) -> int:
@@ -175,12 +165,8 @@ def _channels(rank: int) -> int:
 class _Hinting:
     """A task's apply that returns ((output, hidden values by name), state)."""
 
-    def __init__(self, task: Task, run: Callable[..., Any], hidden: Sequence[str], what: str) -> None:
-        self._task, self._run, self._hidden, self._what = task, run, tuple(hidden), what
-
-    def start(self) -> tuple[Tree, Tree]:
-        """The task's first parameters and state."""
-        return self._task.init()
+    def __init__(self, run: Callable[..., Any], hidden: Sequence[str], what: str) -> None:
+        self._run, self._hidden, self._what = run, tuple(hidden), what
 
     def __call__(self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: Any, train: bool) -> Any:
         output, after = self._run(params, state, inputs, rng, train)
@@ -199,7 +185,7 @@ class _Hinting:
 def _hinting(task: Task, hidden: Sequence[str], what: str, frozen: Sequence[str]) -> _Hinting:
     model = getattr(task, "model", None)
     if model is None or not hidden:
-        return _Hinting(task, task.apply, hidden, what)
+        return _Hinting(task.apply, hidden, what)
     from cloud.engine import lower
 
     copy = model.clone()
@@ -216,7 +202,7 @@ def _hinting(task: Task, hidden: Sequence[str], what: str, frozen: Sequence[str]
     def run(params: Tree, state: Tree, inputs: Mapping[str, Any], rng: Any, train: bool) -> Any:
         return function.apply(params, state, inputs, rng=rng, train=train)
 
-    return _Hinting(task, run, hidden, what)
+    return _Hinting(run, hidden, what)
 
 
 def distilled(loss: PerExample, distill: Distill) -> PerExample:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ import optax
 
 from cloud.errors import TrainError
 from cloud.train.stepping.freeze import names
-from cloud.train.tasks.task import Task, Tree
+from cloud.train.tasks.task import Delegated, Task, Tree
 from cloud.train.variants.distill import HINT
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class _Choice(NamedTuple):
     groups: Mapping[str, tuple[int, tuple[tuple[str, int, int, bool], ...]]]
 
 
-class PrunedTask:
+class PrunedTask(Delegated):
     """An ONNX `task` whose exported graph lacks the channels that are zero."""
 
     def __init__(self, task: Task) -> None:
@@ -90,16 +90,6 @@ class PrunedTask:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
-
-    def init(self) -> tuple[Tree, Tree]:
-        """See `Task`."""
-        return self._task.init()
-
-    def apply(
-        self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
-    ) -> tuple[Any, Tree]:
-        """See `Task`."""
-        return self._task.apply(params, state, inputs, rng, train)
 
     def export(self, params: Tree, state: Tree) -> ir.Model:
         """See `Task`."""
@@ -232,8 +222,3 @@ def _masks(chosen: _Choice, kept: Mapping[str, Any], there: Mapping[str, Any]) -
             own = jnp.repeat(kept[name], block).reshape(shape)
             made[of] = own if of not in made else made[of] & own
     return made
-
-
-def scheduled(prune: Prune, steps: int) -> Prune:
-    """With an end within `steps`, for a run file that does not say one: three quarters of the way."""
-    return replace(prune, end=max(1, 3 * steps // 4))

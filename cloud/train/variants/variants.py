@@ -48,7 +48,7 @@ class Variants:
 
     def freeze(self, task: Task, patterns: Sequence[str]) -> tuple[str, ...]:
         """Patterns of the parameters that are not trained; `task`: the result of `task`."""
-        adapted = task.student if isinstance(task, DistillTask) else task
+        adapted = _model_of(task)
         return (*patterns, *adapted.frozen) if isinstance(adapted, LoraTask) else tuple(patterns)
 
     def loss(self, loss: PerExample) -> PerExample:
@@ -69,11 +69,12 @@ class Variants:
 
     def adapters(self, task: Task, params: Any) -> dict[str, Any]:
         """The adapters' arrays by name. Raises TrainError without adapters."""
-        adapted = task.student if isinstance(task, DistillTask) else task
+        adapted = _model_of(task)
         if not isinstance(adapted, LoraTask):
             raise TrainError("expected a trainer with adapters: Trainer(…, lora=Lora(rank=8))")
         return adapted.adapters(params)
 
 
 def _model_of(task: Task) -> Task:
+    """The task that learns, without a teacher beside it."""
     return task.student if isinstance(task, DistillTask) else task

@@ -45,7 +45,7 @@ class Model(Protocol):
 MODELS: Mapping[str, Callable[[Description], Model]] = {"BPE": Bpe, "Unigram": Unigram, "WordPiece": WordPiece}
 
 
-def cut_of(description: Description) -> re.Pattern[str] | None:
+def _cut_of(description: Description) -> re.Pattern[str] | None:
     """Where a text may be cut because no token reaches across: before a sign for a space that follows another
     character. None if some token does.
 
@@ -72,7 +72,7 @@ class Tokenizer:
         self._model = MODELS[name](description)
         self._normalized = normalizer(description.normalizer, description.charsmap)
         self._words = pre_tokenizer(description.pre_tokenizer)
-        self._cut = None if description.model.get("units") == "bytes" else cut_of(description)
+        self._cut = None if description.model.get("units") == "bytes" else _cut_of(description)
         self._decoder = decoder_of(description)
         self._added = {token.id: token for token in description.added}
         in_text = [token for token in description.added if not token.normalized]

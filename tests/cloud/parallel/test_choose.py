@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from cloud.parallel.checking.hlo import Program
 from cloud.parallel.plan import Estimate, Figures, Mesh, Plan
 from cloud.parallel.running.prepare import prepare
 from cloud.parallel.searching import choose as module
-from cloud.parallel.searching.choose import EQUAL, Checked, Reader, candidates, checked, choose, different, smallest
+from cloud.parallel.searching.choose import EQUAL, Checked, Reader, checked, choose, different, smallest, with_experts
 from cloud.parallel.searching.search import plans
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import PRESETS
@@ -81,7 +82,9 @@ def test_experts_are_among_the_candidates_and_the_choice_runs(
 ) -> None:
     monkeypatch.setattr(module, "SLACK", 1e3)
     step, about, graphs, results = small
-    found = candidates(graphs[1], CPU8, experts=("dp", "ep"), meshes=MESHES, backend="cpu")
+    options: dict[str, Any] = {"meshes": MESHES, "backend": "cpu"}
+    found = plans(graphs[1], CPU8, **options)
+    found = with_experts(found, {1: graphs[1]}, CPU8, time.monotonic() + 60, ("dp", "ep"), options)
     assert found == sorted(found, key=lambda one: one.estimate.step_seconds)
     assert "dp" in {one.name for one in found}
     given: dict[str, Any] = {"compiled": 2, "experts": ("dp",), "meshes": MESHES}
