@@ -47,6 +47,9 @@ def canonical_dtype(dtype: Any) -> np.dtype[Any]:
 _SPEC: Any = jax.sharding.PartitionSpec
 
 
+_Split = tuple[tuple[int, ...], ...]
+
+
 def everywhere(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
     """The sharding of a value that every device of `mesh` holds completely (replicated)."""
     return jax.sharding.NamedSharding(mesh, _SPEC())
@@ -68,6 +71,18 @@ def shared_out(function: Callable[[Any, Any], tuple[Any, Any]], mesh: jax.shardi
     the leading axes of `shared`."""
     specs = _SPEC(), _SPEC(mesh.axis_names)
     run: Callable[..., Any] = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
+    return run
+
+
+def on_each(
+    function: Callable[..., Any], mesh: jax.sharding.Mesh, reads: Sequence[_Split], writes: Sequence[_Split]
+) -> Callable[..., Any]:
+    """`function(*arrays) -> arrays` on every device of `mesh`, which sees its parts of operands that are split as in
+    `reads`; it may use collectives over the mesh's axes."""
+    specs = [tuple(split_over(mesh, split).spec for split in splits) for splits in (reads, writes)]
+    run: Callable[..., Any] = jax.shard_map(
+        function, mesh=mesh, in_specs=specs[0], out_specs=[*specs[1]], check_vma=False
+    )
     return run
 
 
@@ -122,7 +137,7 @@ def auto_mesh(devices: Any, names: tuple[str, ...]) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(devices, names, axis_types=kinds)
 
 
-def split_over(mesh: jax.sharding.Mesh, split: tuple[tuple[int, ...], ...]) -> jax.sharding.NamedSharding:
+def split_over(mesh: jax.sharding.Mesh, split: _Split) -> jax.sharding.NamedSharding:
     """The sharding of a value whose dimensions are split over the mesh axes with these indices."""
     names = mesh.axis_names
     return jax.sharding.NamedSharding(mesh, _SPEC(*(tuple(names[axis] for axis in axes) or None for axes in split)))

@@ -101,16 +101,17 @@ def _working(ledger: Ledger) -> list[Worker]:
 
 
 def _moving(ledger: Ledger) -> list[Moving]:
-    def why(op: int, value: int, adds: bool) -> str:
-        if adds:
-            return f"partial sums of {ledger.name(value)}"
-        if op < 0:
-            return f"{ledger.name(value)} back to its sharding"
-        reader = ledger.graph.ops[op]
-        return f"{ledger.name(value)} for {reader.primitive} at {place(reader.where)}"
+    def why(one: Moved) -> str:
+        name = ledger.name(one.value)
+        if one.adds:
+            return f"partial sums of {name}"
+        if one.op < 0:
+            return f"{name} back to its sharding"
+        reader = ledger.graph.ops[one.op]
+        return f"{'edges of ' * one.edges}{name} for {reader.primitive} at {place(reader.where)}"
 
     def described(one: Moved) -> tuple[str, str, str]:
-        return one.collective.kind, axes_text(one.collective.axes), why(one.op, one.value, one.adds)
+        return one.collective.kind, axes_text(one.collective.axes), why(one)
 
     found = []
     for (kind, axes, reason), group in _grouped(ledger.moved, described).items():

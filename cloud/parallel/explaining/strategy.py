@@ -11,7 +11,8 @@ between steps (weighted by bytes):
 | loops of weights | tensor parallel |
 | the same, and positions of the activations between | tensor and sequence parallel |
 | the first loop of stacked weights, of which each example uses some | expert parallel |
-| positions of a sequence or image | sequence parallel |
+| positions of a sequence | sequence parallel |
+| positions of an image or volume, under windows that reach beyond them | spatial parallel |
 | rows of lookup tables | split tables |
 """
 
@@ -38,8 +39,8 @@ SOME, MOST = 0.2, 0.5
 @dataclass(frozen=True, slots=True)
 class Axis:
     """What one mesh axis of `size` devices splits, as shares: of FLOPs by the role of the loop ("examples",
-    "positions", "weights", "experts"), of the bytes of parameters (without lookup tables where these are large) and of
-    other state, of the bytes of computed values along positions, and of large lookup tables."""
+    "positions", "space", "weights", "experts"), of the bytes of parameters (without lookup tables where these are
+    large) and of other state, of the bytes of computed values along positions, and of large lookup tables."""
 
     size: int
     flops: Mapping[str, float]
@@ -59,6 +60,8 @@ class Axis:
 
     def _examples(self) -> str:
         if self.flops.get("examples", 0.0) < SOME:
+            if self.flops.get("space", 0.0) >= SOME:
+                return "spatial parallel"
             return "" if self.flops.get("positions", 0.0) < SOME else "sequence parallel"
         if self.parameters >= MOST:
             return "FSDP (ZeRO-3)"
@@ -174,6 +177,8 @@ class _Shares:
     def _role(self, k: int, op: Op, loop: int) -> str:
         if loop in self._walked(op, self.examples):
             return "examples"
+        if loop == op.slides:
+            return "space"
         if loop in self._walked(op, self.positions):
             return "positions"
         for i, walked in enumerate(op.reads):

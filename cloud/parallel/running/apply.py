@@ -17,6 +17,7 @@ from cloud.errors import PlanError
 from cloud.parallel.cost import landing, route
 from cloud.parallel.graph import Graph, Split
 from cloud.parallel.plan import Mesh, Plan
+from cloud.parallel.running.sliding import exchanged
 from cloud.parallel.searching.options import partial_axes, wanted
 from cloud.parallel.searching.walk import lying, reading_times
 from cloud.parallel.topology import Topology
@@ -88,7 +89,7 @@ def apply(graph: Graph, plan: Plan, topology: Topology, arguments: Sequence[Any]
     shardings = jax.tree.unflatten(tree, [split_over(mesh, split) for split in plan.entering])
     out_tree = jax.tree.structure(results)
     ends = [everywhere(mesh) if a is None else split_over(mesh, plan.entering[a]) for a in graph.carried]
-    emit = emitted(graph, plan, topology, lambda array, split: _lie_as(array, split_over(mesh, split)))
+    emit = emitted(graph, plan, topology, lambda array, split: _lie_as(array, split_over(mesh, split)), mesh)
 
     def step(*given: Any) -> Any:
         return jax.tree.unflatten(out_tree, emit(jax.tree.leaves(given)))
@@ -122,8 +123,11 @@ Lie = Callable[[Any, Split], Any]
 """(array, split) -> the array, constrained to the split."""
 
 
-def emitted(graph: Graph, plan: Plan, topology: Topology, constrained: Lie) -> Flat:
-    """A function from the step's flat arguments to its flat results, with all constraints."""
+def emitted(
+    graph: Graph, plan: Plan, topology: Topology, constrained: Lie, mesh: jax.sharding.Mesh | None = None
+) -> Flat:
+    """A function from the step's flat arguments to its flat results, with all constraints. `mesh`: for plans that split
+    loops that slide."""
     consts = graph.jaxpr.consts
     constants = [v for v, value in enumerate(graph.values) if value.kind == "constant"][: len(consts)]
     outvars = graph.jaxpr.jaxpr.outvars
@@ -133,7 +137,7 @@ def emitted(graph: Graph, plan: Plan, topology: Topology, constrained: Lie) -> F
     def run(arguments: Sequence[Any]) -> list[Any]:
         arrays: dict[int, Any] = dict(zip(constants, consts, strict=True))
         arrays.update(zip(graph.entering, arguments, strict=True))
-        emission = _Emission(graph, plan, topology, constrained, arrays, {})
+        emission = _Emission(graph, plan, topology, constrained, mesh, arrays, {})
         emission.emit(-1, 0, len(graph.ops))
         return [
             atom.val if is_literal(atom) else emission.seen(value, split, 0)
@@ -147,9 +151,11 @@ class _Emission:
     """The arrays of one body, or of the whole step, while its equations are emitted. `moved`: the copies in other
     splits, by (value, split, reading time)."""
 
-    def __init__(self, graph: Graph, plan: Plan, topology: Topology, constrained: Lie, arrays: dict[int, Any],
+    def __init__(self, graph: Graph, plan: Plan, topology: Topology, constrained: Lie,
+                 mesh: jax.sharding.Mesh | None, arrays: dict[int, Any],
                  moved: dict[tuple[int, Split, int], Any]) -> None:  # fmt: skip
         self.graph, self.plan, self.topology, self.constrained = graph, plan, topology, constrained
+        self.mesh = mesh
         self.arrays, self.moved = arrays, moved
         self.lies = lying(graph, plan)
         self.times = reading_times(graph) if plan.regather else {}
@@ -159,7 +165,7 @@ class _Emission:
         """For a body inside this one: it sees these arrays and copies, and keeps its own to itself. `carry`: what a
         trip reads in place of the initial values, whose copies are not its own."""
         moved = {key: array for key, array in self.moved.items() if key[0] not in carry}
-        about = self.graph, self.plan, self.topology, self.constrained
+        about = self.graph, self.plan, self.topology, self.constrained, self.mesh
         return _Emission(*about, {**self.arrays, **carry}, moved)
 
     def seen(self, value: int, split: Split, time: int) -> Any:
@@ -202,6 +208,9 @@ class _Emission:
 
     def bound(self, k: int) -> list[Any]:
         eqn, operands = self.graph.jaxpr.jaxpr.eqns[k], self.operands(k)
+        op, assignment = self.graph.ops[k], self.plan.ops[k]
+        if op.slides >= 0 and assignment.loops[op.slides] and self.mesh is not None:
+            return exchanged(eqn, op, assignment, self.plan.mesh, self.mesh)(*operands)
         if self.graph.ops[k].primitive == CARRY:
             return [jnp.asarray(operands[0], eqn.outvars[0].aval.dtype) if is_literal(eqn.invars[0]) else operands[0]]
         return bound(eqn, operands)

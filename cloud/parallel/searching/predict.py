@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cloud.parallel.cost import combine, local_bytes, reshard
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Collective, Estimate, Plan
+from cloud.parallel.searching.edges import exchanged
 from cloud.parallel.searching.grouping.groups import grouped
 from cloud.parallel.searching.grouping.merging import merged
 from cloud.parallel.searching.holding.memory import Lives, curve, lives
@@ -38,7 +39,8 @@ def predict(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: boo
 
 class Moved(NamedTuple):
     """A collective, its seconds, and whether computing can hide it. `op`: the operator whose partial results it
-    combines (`adds`), or the first that needs `value` in another split; -1 for the step's end."""
+    combines (`adds`), or the first that needs `value` in another split or its neighbours' `edges`; -1 for the step's
+    end."""
 
     collective: Collective
     seconds: float
@@ -46,12 +48,13 @@ class Moved(NamedTuple):
     value: int
     op: int
     adds: bool
+    edges: bool = False
 
 
 def moved(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: bool = True) -> list[Moved]:
     """All communication between devices; `predict` sums it."""
     sums_ = _sums(graph, plan, topology, lives(graph, hides(topology)), reduce_scatter)
-    return [*_copies(graph, plan, topology, reduce_scatter), *sums_]
+    return [*_copies(graph, plan, topology, reduce_scatter), *_edges(graph, plan, topology), *sums_]
 
 
 def _copies(graph: Graph, plan: Plan, topology: Topology, reduce_scatter: bool) -> Iterator[Moved]:
@@ -70,6 +73,16 @@ def _copies(graph: Graph, plan: Plan, topology: Topology, reduce_scatter: bool) 
         for move in moves:
             one = replace(move, why=why, times=trips)
             yield Moved(one, trips * seconds / len(moves), hides, copy.value, first, False)
+
+
+def _edges(graph: Graph, plan: Plan, topology: Topology) -> Iterator[Moved]:
+    for found, (k, *_) in exchanged(graph, plan):
+        op = graph.ops[k]
+        value = op.inputs[found.operand]
+        why = f"edges of {graph.values[value].name or 'parts'} for {op.primitive} at {op.where}"
+        time = op.times * found.seconds(plan.mesh, topology) / len(found.collectives)
+        for one in found.collectives:
+            yield Moved(replace(one, why=why, times=op.times), time, False, value, k, False, True)
 
 
 def _sums(graph: Graph, plan: Plan, topology: Topology, found: Lives, reduce_scatter: bool) -> Iterator[Moved]:

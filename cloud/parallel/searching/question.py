@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from cloud.parallel.cost import combine, local_bytes, reshard
 from cloud.parallel.graph import Graph, Split
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.demands import Demands
+from cloud.parallel.searching.edges import edges, repeated
 from cloud.parallel.searching.grouping.fold import Flow, Folded, Place
 from cloud.parallel.searching.grouping.groups import Derived, Group, derive
 from cloud.parallel.searching.holding.memory import Lives
@@ -121,6 +123,7 @@ class _Prices:
         self.shape, self.mesh, self.topology, self.reduce_scatter = shape, mesh, topology, reduce_scatter
         self.exposed = 1.0 - topology.overlap
         self.early, self.late, self.behind = early(shape.graph), late(shape.graph), behind(shape.graph)
+        self.repeated = repeated(shape.graph)
         self.loose = loose(shape.graph) if reduce_scatter else frozenset[int]()
         self.moved: dict[tuple[tuple[int, ...], int, Split, Split, bool], float] = {}
 
@@ -136,8 +139,10 @@ class _Prices:
         return self.shape.graph.times(value) * self.moved[key] * (self.exposed if ahead else 1.0)
 
     def sums(self, k: int, assignment: Assignment) -> float:
-        """Seconds to combine an operator's partial results."""
+        """Seconds to combine an operator's partial results, and to exchange edges of its operands before."""
         op, values, time = self.shape.graph.ops[k], self.shape.graph.values, 0.0
+        found = edges(op, values, assignment.loops, self.mesh) if op.halos and k not in self.repeated else ()
+        exchanging = op.times * sum(one.seconds(self.mesh, self.topology) for one in found)
         reading = [r for v in op.outputs for r in self.readers.get(v, ())]
         leads_out = all(self.late[r] for r in reading)
         how = self.reduce_scatter, all(self.behind[r] for r in reading) and self.reduce_scatter
@@ -146,7 +151,7 @@ class _Prices:
             if axes:
                 about = values[v].shape, values[v].dtype.itemsize
                 time += combine(*about, axes, split, self.mesh, self.topology, *how)[1]
-        return op.times * time * (self.exposed if leads_out else 1.0)
+        return exchanging + op.times * time * (self.exposed if leads_out else 1.0)
 
     @property
     def readers(self) -> Mapping[int, Sequence[int]]:
@@ -202,6 +207,8 @@ def _node(prices: _Prices, c: int, demands: Demands) -> Node:
     else:
         op = graph.ops[group.leader]
         leads = list(assignments(op, [graph.values[v].shape for v in op.outputs], mesh))
+        if op.slides >= 0 and not _crowded(graph, mesh, demands):
+            leads = [lead for lead in leads if isinstance(lead, Assignment) and not lead.loops[op.slides]]
     if allowed is not None:
         leads = [lead for lead in leads if allowed(_all(group, lead, after(lead)[0]), lead)]
         if not leads:
@@ -210,6 +217,15 @@ def _node(prices: _Prices, c: int, demands: Demands) -> Node:
     derived = tuple(_all(group, lead, followers) for lead, (followers, _) in zip(leads, chosen, strict=True))
     seconds = np.array([alone(lead) + time for lead, (_, time) in zip(leads, chosen, strict=True)])
     return Node(group, tuple(leads), derived, seconds)
+
+
+def _crowded(graph: Graph, mesh: Mesh, demands: Demands) -> bool:
+    """Whether the rows of the batch do not divide among all devices, or more than its rows shall be split. Only then is
+    space worth splitting: split rows need no edges and no less memory, and what is searched in vain misleads."""
+    batch = [v for v in graph.entering if graph.values[v].kind == "batch" and graph.values[v].shape]
+    devices = prod(mesh.sizes)
+    asked = any(any(axes for axes in demands.entering.get(v, ())[1:]) for v in batch)
+    return asked or any(graph.values[v].shape[0] % devices for v in batch)
 
 
 def _unmet(group: Group, graph: Graph) -> PlanError:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from cloud._jax import shaped
-from cloud.parallel.graph import Graph, Split
+from cloud.parallel.graph import Graph, Loop, Split
 from cloud.parallel.plan import Assignment, Estimate, Mesh, Plan
 from cloud.parallel.running.apply import emitted
 from cloud.parallel.searching.options import degree
@@ -85,7 +85,7 @@ def inside(
     outside = [programs.line.jaxpr.invars[i].aval for i in programs.outside(number)]
     shapes = jax.tree.map(lambda a: shaped(a.shape, a.dtype), (state, outside))
     step = _step(programs, number)
-    graph = trace(step, *shapes, loops=False)
+    graph = _rigid(trace(step, *shapes, loops=False))
     crossing = {"after": stage.goes.floats.dims, "came": stage.came.dims}
     pins = [_pin(name, i, state[name][i], dim) for name, dims in crossing.items() for i, dim in enumerate(dims)]
     places = {i: place for place, i in enumerate(stage.params)}
@@ -103,6 +103,13 @@ def inside(
     )
     named = [(graph.values[v].name, split) for v, split in zip(graph.entering, plan.entering, strict=True)]
     return Inside(forward, backward, tuple(_dim(split) for name, split in named if name.startswith("params.")))
+
+
+def _rigid(graph: Graph) -> Graph:
+    """The graph with loops that slide whole: stages run in branches, where no others can exchange edges."""
+    ops = [replace(op, loops=tuple(Loop(1) if n == op.slides else loop for n, loop in enumerate(op.loops)))
+           for op in graph.ops]  # fmt: skip
+    return replace(graph, ops=tuple(ops))
 
 
 def unsplit(graph: Graph, mesh: Mesh) -> Plan:

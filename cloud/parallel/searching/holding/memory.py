@@ -24,6 +24,7 @@ import numpy.typing as npt
 from cloud.parallel.cost import local_bytes, reshard
 from cloud.parallel.graph import Graph, Op, Split, remembered
 from cloud.parallel.plan import Plan
+from cloud.parallel.searching.edges import exchanged
 from cloud.parallel.searching.holding.schedule import hides, in_place, in_turns
 from cloud.parallel.searching.options import made, wanted
 from cloud.parallel.searching.walk import Copy, copies, lying, reading_times, sums
@@ -241,6 +242,9 @@ def held(graph: Graph, plan: Plan, topology: Topology, spans: Lives) -> Iterator
         parts = made(graph.ops[each.op], each.result, plan.ops[each.op].loops)
         more = in_parts(each.split, size(each.value, parts), size(each.value, each.split))
         yield Held(spans.begun(graph, each.op), spans.at[each.op], more, each.value, True)
+    for found, needing in exchanged(graph, plan):
+        at, value = [spans.at[k] for k in needing], graph.ops[needing[0]].inputs[found.operand]
+        yield Held(min(at), max(at), found.joined, value, True)
     for one in spans.scratch:
         value = graph.ops[one.op].inputs[one.operand]
         split = wanted(graph.ops[one.op], one.operand, plan.ops[one.op].loops)

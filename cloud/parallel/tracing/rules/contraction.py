@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cloud.parallel.graph import Halo
 from cloud.parallel.tracing.rules.nest import Nest, elements, shapes, weave
+from cloud.parallel.tracing.rules.sliding import Slide, slide_of
 
 __all__ = ["batched", "convolution", "dot"]
 
@@ -32,9 +34,11 @@ def dot(eqn: Any) -> Nest:
 
 def convolution(eqn: Any) -> Nest:
     """`conv_general_dilated`: images and output features are loops, input features add. Of a grouped convolution the
-    groups are the loop (the major factor of both feature dimensions). Spatial dimensions are whole unless the window
-    has one element; all dimensions are whole if groups have several input features each, because XLA then gathers
-    images and kernel for any sharding."""
+    groups are the loop (the major factor of both feature dimensions). All dimensions are whole if groups have several
+    input features each, because XLA then gathers images and kernel for any sharding. Spatial dimensions that the window
+    does not reach beyond are loops; of the others only the largest one, where parts of image and result cover each
+    other up to a halo: in the forward pass and the gradient of images a loop of the result, in the gradient of kernels,
+    whose window is the result's gradient, one that adds."""
     images, kernel = shapes(eqn.invars)
     (result,) = shapes(eqn.outvars)
     numbers = eqn.params["dimension_numbers"]
@@ -59,17 +63,27 @@ def convolution(eqn: Any) -> Nest:
         reads[0][image] = writes[made] = "image"
         reads[0][channel] = reads[1][inner] = "channel"
         reads[1][output] = writes[feature] = "feature"
-    hits = 1
+    hits, sliding = 1, list[tuple[int, str, int, Slide]]()
     for i, (from_, over, to) in enumerate(zip(space, window, place, strict=True)):
         hits *= _hits(eqn.params, i, images[from_], kernel[over], result[to])
-        if groups == image_groups == 1 == kernel[over] and images[from_] == result[to] and _unmoved(eqn.params, i):
+        slide = slide_of(eqn.params, i, images[from_], kernel[over], result[to])
+        if groups > 1 or image_groups > 1:
+            continue
+        if slide.still:
             reads[0][from_] = writes[to] = f"place {i}"
+        elif parts := slide.parts():
+            sliding.append((parts, "place", i, slide))
+        elif parts := slide.parts_of_window():
+            sliding.append((parts, "window", i, slide))
+    halos = list[Halo]()
+    if sliding:
+        sizes["slides"], kind, i, slide = max(sliding, key=lambda one: one[0])
+        reads[0][space[i]] = "slides"
+        (writes if kind == "place" else reads[1])[place[i] if kind == "place" else window[i]] = "slides"
+        halos = [Halo(0, space[i], *(slide.halo() if kind == "place" else slide.halo_of_window()))]
     flops = 2.0 * result[made] * result[feature] * kernel[inner] * hits
-    return weave(eqn, reads, [writes], sizes=sizes, reduces={"channel": "add"}, flops=flops)
-
-
-def _unmoved(params: Any, i: int) -> bool:
-    return bool(params["window_strides"][i] == params["lhs_dilation"][i] == 1 and tuple(params["padding"][i]) == (0, 0))
+    reduces = {"channel": "add"} | ({"slides": "add"} if "slides" not in writes else {})
+    return weave(eqn, reads, [writes], sizes=sizes, reduces=reduces, flops=flops, halos=halos, slides="slides")
 
 
 def _hits(params: Any, i: int, size: int, window: int, made: int) -> int:

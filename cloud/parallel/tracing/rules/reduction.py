@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+from cloud.parallel.graph import Halo
 from cloud.parallel.tracing.rules.nest import Nest, elements, shapes, weave
+from cloud.parallel.tracing.rules.sliding import Slide, slide_of
 
 __all__ = ["REDUCES", "along", "argument", "reduce", "reduce_by_function", "spread_selected", "window"]
 
@@ -56,25 +60,37 @@ def along(eqn: Any) -> Nest:
 
 
 def window(eqn: Any) -> Nest:
-    """`reduce_window_*` and `select_and_gather_add`: dimensions over which no window slides are loops."""
-    labels = _still(eqn.params)
+    """`reduce_window_*` and `select_and_gather_add`: dimensions over which no window slides, or over which windows lie
+    side by side, are loops; of the others the largest one that parts of operand and result cover up to a halo."""
+    over = _slides(eqn.params, shapes(eqn.invars)[0], shapes(eqn.outvars)[0])
+    trips = elements(eqn.outvars) * math.prod(eqn.params["window_dimensions"])
+    simple = eqn.primitive.name in _SLIDING
+    labels = [d if slide.still or (simple and _side_by_side(slide)) else None for d, slide in enumerate(over)]
+    sliding = [(slide.parts(), d) for d, slide in enumerate(over) if simple and labels[d] is None and slide.parts()]
+    sizes, halos, slides = dict[int, int](), list[Halo](), None
+    if sliding:
+        parts, slides = max(sliding, key=lambda one: one[0])
+        labels[slides], sizes[slides], halos = slides, parts, [Halo(0, slides, *over[slides].halo())]
     reads = [labels if len(own) == len(labels) else (None,) * len(own) for own in shapes(eqn.invars)]
-    trips = elements(eqn.outvars)
-    for size in eqn.params["window_dimensions"]:
-        trips *= size
-    return weave(eqn, reads, [labels] * len(eqn.outvars), flops=float(trips))
+    return weave(eqn, reads, [labels] * len(eqn.outvars), sizes=sizes, flops=float(trips), halos=halos, slides=slides)
 
 
 def spread_selected(eqn: Any) -> Nest:
-    """`select_and_scatter_add`, the gradient of max pooling."""
-    labels = _still(eqn.params)
+    """`select_and_scatter_add`, the gradient of max pooling, for which XLA gathers images where windows overlap."""
+    over = _slides(eqn.params, shapes(eqn.outvars)[0], shapes(eqn.invars)[0])
+    labels = [d if slide.still or _side_by_side(slide) else None for d, slide in enumerate(over)]
     return weave(eqn, [labels] * len(eqn.invars), [labels], flops=float(elements(eqn.invars)))
 
 
-def _still(params: Any) -> list[int | None]:
-    size, stride = params["window_dimensions"], params["window_strides"]
-    ones = (1,) * len(size)
-    dilations = zip(params.get("base_dilation", ones), params.get("window_dilation", ones), strict=True)
-    moves = zip(size, stride, params["padding"], dilations, strict=True)
-    still = [s == t == 1 and tuple(pad) == (0, 0) and gaps == (1, 1) for s, t, pad, gaps in moves]
-    return [d if rests else None for d, rests in enumerate(still)]
+_SLIDING = frozenset({"reduce_window_sum", "reduce_window_max", "reduce_window_min"})
+
+
+def _side_by_side(slide: Slide) -> bool:
+    tiles = slide.window == slide.stride and slide.gaps == slide.apart == 1 and slide.low == slide.high == 0
+    return tiles and slide.made * slide.stride == slide.size
+
+
+def _slides(params: Any, size: Sequence[int], made: Sequence[int]) -> list[Slide]:
+    """The window's slide over every dimension."""
+    about = zip(size, params["window_dimensions"], made, strict=True)
+    return [slide_of(params, d, *sizes) for d, sizes in enumerate(about)]

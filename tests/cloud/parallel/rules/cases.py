@@ -47,6 +47,10 @@ def pool(x: Any) -> Any:
     return lax.reduce_window(x, -np.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
 
 
+def overlapping(first: Any, kind: Any) -> Callable[..., Any]:
+    return lambda x: lax.reduce_window(x, np.asarray(first, x.dtype), kind, (1, 1, 3, 3), (1, 1, 2, 1), "SAME")
+
+
 def mean_pool(x: Any) -> Any:
     return lax.reduce_window(x, 0.0, lax.add, (1, 1, 3, 3), (1, 1, 1, 1), "SAME")
 
@@ -131,6 +135,12 @@ CASES: dict[str, Case] = {
     "conv_general_dilated grouped": (conv(feature_group_count=4), (real(4, 8, 6, 6), real(16, 2, 3, 3))),
     "conv_general_dilated image gradient": (grad(conv(), 0), (real(4, 8, 6, 6), real(16, 8, 3, 3))),
     "conv_general_dilated kernel gradient": (grad(conv(), 1), (real(4, 8, 6, 6), real(16, 8, 3, 3))),
+    "conv_general_dilated spread": (conv(rhs_dilation=(2, 2)), (real(2, 4, 16, 12), real(4, 4, 3, 3))),
+    "conv_general_dilated wide": (conv(window_strides=(2, 1)), (real(2, 4, 16, 8), real(4, 4, 7, 3))),
+    "conv_general_dilated wide image gradient": (
+        grad(conv(window_strides=(2, 1)), 0), (real(2, 4, 16, 8), real(4, 4, 7, 3))),
+    "conv_general_dilated wide kernel gradient": (
+        grad(conv(window_strides=(2, 1)), 1), (real(2, 4, 16, 8), real(4, 4, 7, 3))),
     "conv_general_dilated strided image gradient": (
         grad(conv(window_strides=(2, 2)), 0), (real(4, 8, 6, 6), real(16, 8, 3, 3))),
     "conv_general_dilated strided kernel gradient": (
@@ -159,6 +169,9 @@ CASES: dict[str, Case] = {
     "triangular_solve": (
         lambda a, b: lax.linalg.triangular_solve(a, b, lower=True, left_side=True), (definite(4, 3), real(4, 3, 2))),
     "reduce_window_max": (pool, (real(4, 8, 6, 6),)),
+    "reduce_window_max overlapping": (overlapping(-np.inf, lax.max), (real(4, 8, 16, 6) - 9,)),
+    "reduce_window_min": (overlapping(np.inf, lax.min), (real(4, 8, 16, 6) + 9,)),
+    "reduce_window_max of integers": (overlapping(-128, lax.max), (np.int8(real(4, 8, 16, 6) * 9 - 99),)),
     "reduce_window_sum": (mean_pool, (real(4, 8, 6, 6),)),
     "select_and_scatter_add": (grad(pool, 0), (real(4, 8, 6, 6),)),
     "transpose": (lambda x: x.transpose(2, 0, 1), (real(2, 4, 8),)),

@@ -17,6 +17,10 @@ from hypothesis import strategies as st
 from jax.extend import core
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from cloud.parallel.graph import Op
+from cloud.parallel.plan import Assignment
+from cloud.parallel.plan import Mesh as Plane
+from cloud.parallel.running.sliding import exchanged
 from cloud.parallel.tracing.inline import flat
 from cloud.parallel.tracing.rules import RULES, Nest, describe
 from tests.cloud.parallel.rules.cases import CASES
@@ -69,11 +73,27 @@ def split_into(loop_axes: Mapping[int, str], shown: Shown, ways: int) -> tuple[l
     def lies(labels: Sequence[int | None]) -> NamedSharding:
         return NamedSharding(mesh, PartitionSpec(*(loop_axes.get(label, None) for label in labels)))  # type: ignore[arg-type]
 
-    reads, writes = [lies(labels) for labels in shown.nest.reads], [lies(labels) for labels in shown.nest.writes]
-    step = jax.jit(bound(shown.eqn), in_shardings=reads, out_shardings=writes, compiler_options=HASTE)
+    nest = shown.nest
+    reads, writes = [lies(labels) for labels in nest.reads], [lies(labels) for labels in nest.writes]
+    run = bound(shown.eqn)
+    if nest.slides in loop_axes:
+        loops = tuple((list(loop_axes).index(k),) if k in loop_axes else () for k in range(len(nest.loops)))
+        op = Op("", tuple(range(len(reads))), (0,), nest.loops, nest.reads, nest.writes, halos=nest.halos,
+                slides=nest.slides)  # fmt: skip
+        sizes = Plane((ways,) * len(loop_axes), (0,) * len(loop_axes))
+        run = exchanged(shown.eqn, op, Assignment(loops, ()), sizes, mesh)
+    step = jax.jit(run, in_shardings=reads, out_shardings=writes, compiler_options=HASTE)
     compiled = step.lower(*shown.operands).compile()
     operands = [jax.device_put(value, where) for value, where in zip(shown.operands, reads, strict=True)]
     return COLLECTIVE.findall(compiled.as_text()), compiled(*operands)
+
+
+def without_edges(shown: Shown, chosen: Sequence[int], found: list[str]) -> list[str]:
+    """The other collectives, if there is one for each edge that these loops need."""
+    needed = shown.nest.halos if shown.nest.slides in chosen else ()
+    edges = sum((halo.before > 0) + (halo.after > 0) for halo in needed)
+    assert found.count("collective-permute") == edges
+    return [kind for kind in found if kind != "collective-permute"]
 
 
 def same(results: Sequence[Any], expected: Sequence[Any]) -> None:
@@ -90,6 +110,7 @@ def test_no_collective_but_the_sum(name: str) -> None:
     assert able or "grouped" in name, "a case that shows nothing"
     collectives, results = split_into(dict(zip(able, AXES, strict=False)), shown, 2)
     partial = sum(bool(shown.nest.loops[k].reduces) for k in able)
+    collectives = without_edges(shown, able, collectives)
     assert set(collectives) <= {"all-reduce"}
     assert min(partial, 1) <= len(collectives) <= partial
     same(results, shown.results)
@@ -105,6 +126,7 @@ def test_every_loop_alone_and_every_pair(name: str) -> None:
     for chosen, ways in [*alone, *((pair, 2) for pair in itertools.combinations(by_two, 2))]:
         collectives, results = split_into(dict(zip(chosen, AXES, strict=False)), shown, ways)
         partial = sum(bool(shown.nest.loops[k].reduces) for k in chosen)
+        collectives = without_edges(shown, chosen, collectives)
         assert set(collectives) <= {"all-reduce"}, (chosen, ways)
         assert min(partial, 1) <= len(collectives) <= partial, (chosen, ways)
         same(results, shown.results)

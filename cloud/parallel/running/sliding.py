@@ -1,0 +1,90 @@
+"""Operators whose windows slide over a split dimension, written out for one device: the edges of its neighbours' parts
+are joined with its own, and what the operator then makes is its part of the result.
+
+XLA's partitioner does the same with most of them, but sums the gradient of a kernel over the devices of idle mesh axes
+too, which multiplies it by their number (XLA of JAX 0.10), and gathers images if other dimensions are split beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cloud._jax import bound, on_each
+from cloud.parallel.graph import Halo, Op
+from cloud.parallel.plan import Assignment, Mesh
+from cloud.parallel.searching.options import degree, made, partial_axes, wanted
+from cloud.parallel.tracing.rules.sliding import slide_of
+
+__all__ = ["exchanged"]
+
+_permuted: Any = jax.lax.ppermute
+_summed: Any = jax.lax.psum
+
+
+def exchanged(
+    eqn: Any, op: Op, assignment: Assignment, sizes: Mesh, mesh: jax.sharding.Mesh
+) -> Callable[..., list[Any]]:
+    """A function from the operands of an operator, split as it needs them, to its results with all partial sums added:
+    for operators whose loop `slides` is split."""
+    loops = assignment.loops
+    dim, parts = op.reads[0].index(op.slides), degree(loops[op.slides], sizes)
+    halo = next(iter(op.halos), Halo(0, dim, 0, 0))
+    names = tuple(mesh.axis_names[axis] for axis in loops[op.slides])
+    adding = tuple(mesh.axis_names[axis] for axis in partial_axes(op, 0, loops))
+    of_one = eqn.replace(params=eqn.params | _padded(eqn, op, dim, parts, (halo.before, halo.after)))
+    outside = _outside(eqn)
+
+    def alone(*operands: Any) -> list[Any]:
+        first = _joined(operands[0], dim, halo, names, parts, outside)
+        results = bound(of_one, [first, *operands[1:]])
+        return [_summed(result, adding) for result in results] if adding else results
+
+    reads = [wanted(op, i, loops) for i in range(len(op.inputs))]
+    return on_each(alone, mesh, reads, [made(op, j, loops) for j in range(len(op.outputs))])
+
+
+def _joined(part: Any, dim: int, halo: Halo, names: tuple[str, ...], parts: int, outside: Any) -> Any:
+    """The part with the edges of the one before and of the one after; `outside` of the whole."""
+    size, place = part.shape[dim], jax.lax.axis_index(names)
+
+    def edge(first: int, last: int, step: int, end: int) -> Any:
+        sent = jax.lax.slice_in_dim(part, first, last, axis=dim)
+        pairs = [(i, i + step) for i in range(parts) if 0 <= i + step < parts]
+        came = _permuted(sent, names, pairs)  # zeros where nothing comes
+        return came if outside == 0 else jnp.where(place == end, jnp.full_like(came, outside), came)
+
+    before = [edge(size - halo.before, size, 1, 0)] if halo.before else []
+    after = [edge(0, halo.after, -1, parts - 1)] if halo.after else []
+    return jnp.concatenate([*before, part, *after], dim) if before or after else part
+
+
+def _padded(eqn: Any, op: Op, dim: int, parts: int, edges: tuple[int, int]) -> dict[str, Any]:
+    """The equation's padding for one part."""
+    params, operand, result = eqn.params, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    if eqn.primitive.name == "conv_general_dilated":
+        numbers = params["dimension_numbers"]
+        i = numbers.lhs_spec[2:].index(dim)
+        window, to = eqn.invars[1].aval.shape[numbers.rhs_spec[2 + i]], numbers.out_spec[2 + i]
+    else:
+        i, window, to = dim, params["window_dimensions"][dim], dim
+    slide = slide_of(params, i, operand[dim], window, result[to])
+    within = op.slides in op.writes[0]
+    padding = list(params["padding"])
+    padding[i] = (slide.alone if within else slide.alone_of_window)(parts, edges)
+    return {"padding": tuple(padding)}
+
+
+def _outside(eqn: Any) -> Any:
+    """What a window reads beyond the ends: the neutral element of its reduction."""
+    dtype = eqn.invars[0].aval.dtype
+    if eqn.primitive.name not in ("reduce_window_max", "reduce_window_min"):
+        return 0
+    largest = eqn.primitive.name == "reduce_window_min"
+    if jnp.issubdtype(dtype, np.floating):
+        return np.inf if largest else -np.inf
+    return np.iinfo(dtype).max if largest else np.iinfo(dtype).min
