@@ -112,7 +112,8 @@ HAND: Mapping[str, Mapping[str, Expert]] = {
     },
     "long": {
         "context": Expert(_whole, "none", "all"), "context_zero1": Expert(_slots, "none", "all"),
-        "context_fsdp": Expert(_widest("all"), "none", "all"), "megatron": Expert(_tensor, "none", "outside", axes=(1, 2)),
+        "context_fsdp": Expert(_widest("all"), "none", "all"),
+        "megatron": Expert(_tensor, "none", "outside", axes=(1, 2)),
     },
 }  # fmt: skip
 """Model to the experts for it, where they are not `TEXTS`."""
