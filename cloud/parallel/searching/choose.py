@@ -36,6 +36,13 @@ FEW, SLACK = 4, 1.3
 EQUAL = 0.005
 """Costs that differ by at most this share are equal: of such plans the one that needs least memory is taken."""
 
+DATA = *LEAN, "zero1"
+"""Experts that split nothing but the rows of the batch, and what lies between steps."""
+
+ERR = 2.0
+"""How far two estimates may be wrong against each other: computing was estimated up to 1.5 times too high (small
+kernels of a loop) and too low (convolutions)."""
+
 EACH = 0.005
 """Seconds that compilers take for an operator of the step, until a first plan was compiled; 0.001 to 0.1 were seen."""
 
@@ -152,7 +159,7 @@ def with_experts(
 ) -> list[Plan]:  # fmt: skip
     """`found` and the experts' plans, cheapest first, without duplicates. No expert's search begins after `end`; the
     experts that are found quickly come first."""
-    named = sorted(experts, key=lambda name: name not in LEAN)
+    named = sorted(experts, key=lambda name: name not in DATA)
     found, todo = list(found), [(name, parts) for name in named for parts in graphs]
     for number, (expert, parts) in enumerate(todo):
         left = end - time.monotonic()
@@ -230,14 +237,15 @@ def read_back(reader: Reader, plans: Sequence[Plan], most: int, until: float, ru
 
 
 def worth(plans: Sequence[Plan], most: int) -> list[Plan]:
-    """At most `most` of `plans` (cheapest first) within `SLACK`, in the order in which they are compiled, because the
-    time may end before all are. The cheapest is first. The cheapest with data parallelism (`LEAN`) is always among
-    them, and second: its kernels are like those of one device, so it is seldom as wrong as a plan that splits more may
-    be (`mamba`: estimates of 91 ms compile to 61 with data parallelism and to 89 without). Then the best of each origin
-    (an expert or the search, for one number of parts), which differ most."""
-    near = [plan for plan in plans if plan.estimate.step_seconds <= SLACK * plans[0].estimate.step_seconds]
-    lean = next((plan for plan in near[1:] if plan.name in LEAN), None) if near[0].name not in LEAN else None
-    first = [near[0], *([lean] if lean else [])][:most]
+    """At most `most` of `plans` (cheapest first), in the order in which they are compiled, because the time may end
+    before all are. The cheapest is first. The cheapest with data parallelism (`DATA`) is second, if within `ERR`: its
+    kernels are those of one device, and the estimate of a plan that splits otherwise or repeats work may be wrong
+    (`mamba`: estimates of 91 ms compile to 61 with data parallelism and to 89 without). Then, within `SLACK`, the best
+    of each origin (an expert or the search, for one number of parts), which differ most."""
+    best = plans[0].estimate.step_seconds
+    data = [plan for plan in plans if plan.name in DATA and plan.estimate.step_seconds <= ERR * best]
+    first = [plans[0], *(data[:1] if plans[0].name not in DATA else [])][:most]
+    near = [plan for plan in plans if plan.estimate.step_seconds <= SLACK * best]
     others = [plan for plan in near if not any(plan is one for one in first)][: most - len(first)]
     seen, ranks = Counter((plan.name, plan.parts) for plan in first), list[int]()
     for plan in others:

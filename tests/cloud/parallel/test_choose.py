@@ -176,5 +176,9 @@ def test_data_parallelism_is_compiled_second_and_origins_in_turn() -> None:
     order = [(one.name, one.parts) for one in worth(found, 4)]
     assert order == [("searched", 1), ("fsdp", 8), ("searched", 8), ("searched", 1)]
     assert worth(found, 1) == found[:1] and worth(found[4:], 4) == found[4:]
-    far = [found[0], replace(plan(2.0), name="fsdp")]
-    assert worth(far, 4) == far[:1]
+    far = [
+        found[0],
+        *(replace(plan(seconds), name=name) for seconds, name in ((1.5, "tp"), (1.9, "zero1"), (2.1, "dp"))),
+    ]
+    assert worth(far, 4) == [far[0], far[2]]
+    assert worth([far[0], far[3]], 4) == [far[0]]
