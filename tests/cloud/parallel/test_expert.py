@@ -54,4 +54,4 @@ def test_zero1_keeps_parameters_whole_and_splits_their_moments() -> None:
     lies = {graph.values[v].name: split for v, split in zip(graph.entering, plan.entering, strict=True)}
     assert lies["params.block0.up.w"] == ((), ()) and lies["batch.x"] == ((0,), ())
     assert lies["slots.0.mu.block0.up.w"] == ((), (0,)) and lies["slots.0.nu.words"] == ((0,), ())
-    assert lies["slots.0.count"] == ()
+    assert lies["slots.0.mu.block0.up.b"] == ((),) and lies["slots.0.count"] == ()
