@@ -86,7 +86,7 @@ def _programs(found: Mapping[str, Row]) -> Iterator[tuple[str, Row, float]]:
 
 
 def _whose(one: Row) -> str:
-    return one["name"] + (f", {one['parts']} parts" if one["parts"] > 1 else "")
+    return str(one["name"]) + (f", {one['parts']} parts" if one["parts"] > 1 else "")
 
 
 def _cost(one: Row) -> str:

@@ -191,8 +191,8 @@ def _moved_batches(graph: Graph, at: Sequence[int]) -> Iterator[Scratch]:
     reading: dict[int, list[tuple[int, int]]] = {}
     for k, op in enumerate(graph.ops):
         if op.primitive == "dot_general" and op.inputs[0] >= 0 <= op.inputs[1]:
-            batch = {loop for loop in set(op.reads[0]) & set(op.reads[1]) & set(op.writes[0]) - {None}
-                     if op.loops[loop].size > 1}  # fmt: skip
+            alike = set(op.reads[0]) & set(op.reads[1]) & set(op.writes[0])
+            batch = {loop for loop in alike if loop is not None and op.loops[loop].size > 1}
             for i in (0, 1):
                 sizes = graph.values[op.inputs[i]].shape
                 wide = [loop for loop, size in zip(op.reads[i], sizes, strict=True) if size > 1]
