@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -107,11 +108,11 @@ def _scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
     return normed
 
 
-def _bucket(apart: np.ndarray, both: bool, buckets: int) -> np.ndarray:
+def _bucket(apart: np.ndarray[Any, Any], both: bool, buckets: int) -> np.ndarray[Any, Any]:
     """Half of the buckets for one distance each, the others for distances that grow up to 128."""
     half = buckets // 2 if both else buckets
     far = np.abs(apart) if both else np.maximum(-apart, 0)
     exact = half // 2
     wide = exact + (np.log(np.maximum(far, 1) / exact) / np.log(128 / exact) * (half - exact)).astype(int)
-    found = np.where(far < exact, far, np.minimum(wide, half - 1))
-    return found + (half * (apart > 0) if both else 0)
+    found: np.ndarray[Any, Any] = np.where(far < exact, far, np.minimum(wide, half - 1))
+    return np.where(apart > 0, found + half, found) if both else found
