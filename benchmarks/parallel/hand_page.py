@@ -74,7 +74,7 @@ def _peaks(found: Mapping[str, Row]) -> str:
             lines.append(_line([*case.split(":"), _whose(one), mesh, *peaks, f"{gap:+.0%}"]))
     share = near / len(programs) if programs else 1.0
     return "\n".join([
-        f"Programs of our plans that were compiled: {len(programs)}. Peak within {NEAR:.0%}: {near} ({share:.0%}). Said"
+        f"Programs of our plans that were compiled: {len(programs)}. Peak within {NEAR:.0%}: {near} ({share:.1%}). Said"
         f" to fit and does not: {len(over)}. Bytes moved exactly as predicted: {moved}. Peaks further off:", "", *lines,
     ])  # fmt: skip
 

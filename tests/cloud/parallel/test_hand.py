@@ -71,7 +71,7 @@ def test_the_page_counts_what_is_ahead_behind_and_misjudged() -> None:
     text = page({"a:h100x8": row(2e-3, 1e-3, 1.05), "b:h100x8": row(1e-3, 1.01e-3, 1.25),
                  "c:4-small": row(1e-3, 0.999e-3, 0.95), "d:4-small": {"hand": {}}})  # fmt: skip
     assert "3 pairs: ours is ahead in 2, by more than 0.5% in 1; behind by more than 0.5% in 1." in text
-    assert "compiled: 3. Peak within 10%: 2 (67%). Said to fit and does not: 0." in text
+    assert "compiled: 3. Peak within 10%: 2 (66.7%). Said to fit and does not: 0." in text
     assert "| b | h100x8 | searched | 8 | 1.00 GiB | 1.25 GiB | -20% |" in text
     assert "| a | h100x8 | dp 8: 2.00 ms, 1.00 GiB | 1.00 ms, 1.05 GiB | searched | 2.000 |" in text
     none = page({"a:h100x8": row(1.0, 1.0, 2.0, fits=False)})
