@@ -15,8 +15,8 @@ _EXPERTS = tuple(name for name in CONTENDERS if name not in _OWN)
 
 
 def page(found: Mapping[str, Row]) -> str:
-    """`found`: entries by "model:topology" and by contender. One table per topology, then the predictions
-    for our plans."""
+    """`found`: entries by "model:topology" and by contender. One table per topology, with the contenders that it has,
+    then the predictions for our plans."""
     places = dict.fromkeys(key.partition(":")[2] for key in found)
     parts = [_place(place, {key.partition(":")[0]: row for key, row in found.items() if key.endswith(f":{place}")})
              for place in places]  # fmt: skip
@@ -30,11 +30,12 @@ def best_expert(row: Row) -> Mapping[str, Any] | None:
 
 
 def _place(place: str, rows: Mapping[str, Row]) -> str:
-    heads = ("model", *_EXPERTS, *_OWN, "best expert / ours")
+    shown = [name for name in (*_EXPERTS, *_OWN) if any(name in row for row in rows.values())]
+    heads = ("model", *shown, "best expert / ours")
     lines = [f"### {place}", "", _line(heads), _line(["---"] + ["---:"] * (len(heads) - 1))]
     for model, row in rows.items():
         best = best_expert(row)
-        cells = [_cell(row.get(name), best is not None and row.get(name) is best) for name in (*_EXPERTS, *_OWN)]
+        cells = [_cell(row.get(name), best is not None and row.get(name) is best) for name in shown]
         lines.append(_line([model, *cells, _ratio(row)]))
     return "\n".join(lines)
 

@@ -78,8 +78,8 @@ def plan(
     expert: Annotated[
         str,
         typer.Option(
-            "--expert", metavar="NAME", help="A known strategy: dp, fsdp, megatron, dp_tp, tp_sp or ep; only choices "
-            "that it leaves open are searched."
+            "--expert", metavar="NAME", help="A known strategy: dp, zero1, fsdp, megatron, dp_tp, tp_sp or ep; only"
+            " choices that it leaves open are searched."
         ),
     ] = "",
     pins: Pins = None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,10 +15,31 @@ import optax
 
 from cloud.parallel.staged.recompute import recomputed
 
-__all__ = ["Field", "Model", "Optimizer", "Tree", "build", "cast", "layer_norm", "normal"]
+__all__ = ["Field", "Model", "Optimizer", "Tree", "build", "cast", "constrained", "layer_norm", "lies", "normal"]
 
 Tree: TypeAlias = Any
 Optimizer: TypeAlias = optax.GradientTransformation
+
+
+Lie: TypeAlias = Callable[[jax.Array, bool], jax.Array]
+_LIE: ContextVar[Lie] = ContextVar("lie", default=lambda x, shared: x)
+
+
+@contextmanager
+def constrained(lie: Lie) -> Iterator[None]:
+    """Meanwhile models that are traced pass activations through `lie(x, shared)`: where an expert who shards a model by
+    hand writes a constraint."""
+    token = _LIE.set(lie)
+    try:
+        yield
+    finally:
+        _LIE.reset(token)
+
+
+def lies(x: jax.Array, shared: bool = False) -> jax.Array:
+    """`x`, an activation whose dimension 0 is the examples; of those with more than two, dimension 1 is a place (a
+    position of a text, a plane of a volume). `shared`: every example or place needs those of all others, as keys."""
+    return _LIE.get()(x, shared)
 
 
 @dataclass(frozen=True, slots=True)

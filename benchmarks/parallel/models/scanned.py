@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import jax
@@ -12,22 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks.parallel.models.gpt import SMALL, Sizes, attention, block_of, dense
-from benchmarks.parallel.models.model import Field, Model, Optimizer, Tree, build, layer_norm, normal
+from benchmarks.parallel.models.model import Field, Model, Optimizer, Tree, build, layer_norm, lies, normal
 
-__all__ = ["SCANNED", "accumulated", "by_rows", "lstm", "mamba", "scanned_gpt"]
-
-_ROWS: ContextVar[Callable[[jax.Array], jax.Array]] = ContextVar("rows", default=lambda x: x)
-
-
-@contextmanager
-def by_rows(lie: Callable[[jax.Array], jax.Array]) -> Iterator[None]:
-    """Meanwhile traced models pass activations that enter a trip, with examples first, through `lie`: where an expert
-    who shards a model by hand writes a constraint."""
-    token = _ROWS.set(lie)
-    try:
-        yield
-    finally:
-        _ROWS.reset(token)
+__all__ = ["SCANNED", "accumulated", "lstm", "mamba", "scanned_gpt"]
 
 
 def scanned_gpt(
@@ -76,7 +61,7 @@ def lstm(small: bool = False, optimizer: Optimizer | None = None) -> Model:
 
     def loss_sums(values: Tree, extra: Tree, batch: Tree) -> tuple[Tree, Tree]:
         def cell(carry: tuple[jax.Array, jax.Array], x: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
-            h, c = map(_ROWS.get(), carry)
+            h, c = map(lies, carry)
             i, f, g, o = jnp.split(x @ values["in"] + h @ values["again"] + values["bias"], 4, axis=-1)
             c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
             return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
@@ -112,7 +97,7 @@ def mamba(small: bool = False, optimizer: Optimizer | None = None) -> Model:
         decay = -jnp.exp(w["decay"])
 
         def trip(h: jax.Array, at: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-            u, step, read, write = map(_ROWS.get(), at)
+            u, step, read, write = map(lies, at)
             h = jnp.exp(step[..., None] * decay) * h + (step * u)[..., None] * write[:, None]
             return h, jnp.einsum("bds,bs->bd", h, read)
 
@@ -158,7 +143,7 @@ def _scanned(sizes: Sizes, again: bool) -> Parts:
 
     def loss_sums(values: Tree, extra: Tree, batch: Tree) -> tuple[Tree, Tree]:
         def trip(x: jax.Array, block: Tree) -> tuple[jax.Array, None]:
-            x = _ROWS.get()(x)
+            x = lies(x)
             x = x + attention(layer_norm(x, **block["norm1"]), block)
             return x + dense(layer_norm(x, **block["norm2"]), block), None
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cloud.parallel import cost
-from cloud.parallel.explaining.strategy import parameters, strategy
+from cloud.parallel.explaining.strategy import strategy
 from cloud.parallel.explaining.words import alike, axes_text, duration, mesh_text, place, rows_text, split_text
 from cloud.parallel.graph import Graph, Split
 from cloud.parallel.plan import Estimate, Mesh, Plan
-from cloud.parallel.searching.walk import lying
+from cloud.parallel.searching.walk import lying, parameters
 from cloud.parallel.topology import Topology
 from converter.report.html import size_text
 

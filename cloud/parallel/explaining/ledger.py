@@ -9,14 +9,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cloud.parallel.explaining.strategy import parameters
 from cloud.parallel.explaining.words import alike, place
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Plan
 from cloud.parallel.searching.holding.memory import Lives, held, lives
 from cloud.parallel.searching.holding.schedule import hides
 from cloud.parallel.searching.predict import Moved, moved
-from cloud.parallel.searching.walk import late
+from cloud.parallel.searching.walk import late, parameters
 from cloud.parallel.topology import Topology
 
 __all__ = ["KINDS", "Ledger", "gradients"]

@@ -28,9 +28,9 @@ from cloud.parallel.explaining.words import axes_text
 from cloud.parallel.graph import Graph, Op, Split
 from cloud.parallel.plan import Plan
 from cloud.parallel.searching.expert import rows, weights
-from cloud.parallel.searching.walk import early, late, lying
+from cloud.parallel.searching.walk import lying, parameters
 
-__all__ = ["Axis", "axes_of", "parameters", "strategy"]
+__all__ = ["Axis", "axes_of", "strategy"]
 
 SOME, MOST = 0.2, 0.5
 """The share from which a use of an axis is named, and the share from which it alone is the name."""
@@ -95,26 +95,6 @@ def axes_of(graph: Graph, plan: Plan) -> tuple[Axis, ...]:
     """For each mesh axis, what it splits."""
     shares = _Shares(graph, plan)
     return tuple(shares.axis(n, size) for n, size in enumerate(plan.mesh.sizes))
-
-
-def parameters(graph: Graph) -> frozenset[int]:
-    """Input state that the step uses outside the update: parameters, but not moments."""
-    ahead, last = early(graph), late(graph)
-    origin = {v: {v} for v in graph.entering if graph.values[v].kind == "state"}
-    used: set[int] = set()
-    for k, op in enumerate(graph.ops):
-        sources = set[int]().union(*(origin.get(v, set()) for v in op.inputs))
-        if last[k]:
-            continue
-        if op.outputs and all(v in ahead for v in op.outputs):
-            origin.update(dict.fromkeys(op.outputs, sources))
-        else:
-            used |= sources
-    return frozenset(v for v in used if np.issubdtype(graph.values[v].dtype, np.inexact) or _narrow(graph, v))
-
-
-def _narrow(graph: Graph, v: int) -> bool:
-    return graph.values[v].dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 class _Shares:

@@ -28,13 +28,20 @@ from cloud.parallel.topology import Topology
 from converter.report.html import size_text
 
 __all__ = ["EQUAL", "FEW", "SLACK", "Checked", "Choice", "Reader", "checked", "choose",
-           "different", "read_back", "smallest", "with_experts"]  # fmt: skip
+           "different", "read_back", "smallest", "with_experts", "worth"]  # fmt: skip
 
 FEW, SLACK = 4, 1.3
 """The most plans that are compiled; each one's predicted time is at most this multiple of the best one's."""
 
 EQUAL = 0.005
 """Costs that differ by at most this share are equal: of such plans the one that needs least memory is taken."""
+
+DATA = *LEAN, "zero1"
+"""Experts that split nothing but the rows of the batch, and what lies between steps."""
+
+ERR = 2.0
+"""How far two estimates may be wrong against each other: computing was estimated up to 1.5 times too high (small
+kernels of a loop) and too low (convolutions)."""
 
 EACH = 0.005
 """Seconds that compilers take for an operator of the step, until a first plan was compiled; 0.001 to 0.1 were seen."""
@@ -152,7 +159,7 @@ def with_experts(
 ) -> list[Plan]:  # fmt: skip
     """`found` and the experts' plans, cheapest first, without duplicates. No expert's search begins after `end`; the
     experts that are found quickly come first."""
-    named = sorted(experts, key=lambda name: name not in LEAN)
+    named = sorted(experts, key=lambda name: name not in DATA)
     found, todo = list(found), [(name, parts) for name in named for parts in graphs]
     for number, (expert, parts) in enumerate(todo):
         left = end - time.monotonic()
@@ -200,10 +207,11 @@ def checked(
 def read_back(reader: Reader, plans: Sequence[Plan], most: int, until: float, running: bool) -> Choice:
     """As `checked`, without plans that the compiler refuses. A plan that is expected to be compiled only after `until`
     is not begun, but for the first if one program is needed anyway (`running`)."""
-    near = _by_origin([plan for number, plan in enumerate(plans) if _near(number, plan, plans, most)])
+    near = worth(plans, most)
+    rest = [plan for plan in plans if not any(plan is one for one in near)]
     begun, found, failed = time.monotonic(), list[Checked](), list[PlanError]()
     longest, cut = 0.0, False
-    for number, plan in enumerate([*near, *plans[len(near) :]]):
+    for number, plan in enumerate([*near, *rest]):
         if number >= len(near) and any(one.fits for one in found):
             break
         free = running and not found and not failed
@@ -228,16 +236,22 @@ def read_back(reader: Reader, plans: Sequence[Plan], most: int, until: float, ru
     return Choice(ordered[0].plan, said, tuple(ordered), tuple(one for one in plans if id(one.ops) not in read))
 
 
-def _by_origin(plans: Sequence[Plan]) -> list[Plan]:
-    """The best of each origin (an expert or the search, for one number of parts) first: they differ most, and the time
-    may end before all are compiled."""
-    seen = Counter[tuple[str, int]]()
-    ranks = []
-    for plan in plans:
+def worth(plans: Sequence[Plan], most: int) -> list[Plan]:
+    """At most `most` of `plans` (cheapest first), in the order in which they are compiled, because the time may end
+    before all are. The cheapest is first. The cheapest with data parallelism (`DATA`) is second, if within `ERR`: its
+    kernels are those of one device, and the estimate of a plan that splits otherwise or repeats work may be wrong
+    (`mamba`: estimates of 91 ms compile to 61 with data parallelism and to 89 without). Then, within `SLACK`, the best
+    of each origin (an expert or the search, for one number of parts), which differ most."""
+    best = plans[0].estimate.step_seconds
+    data = [plan for plan in plans if plan.name in DATA and plan.estimate.step_seconds <= ERR * best]
+    first = [plans[0], *(data[:1] if plans[0].name not in DATA else [])][:most]
+    near = [plan for plan in plans if plan.estimate.step_seconds <= SLACK * best]
+    others = [plan for plan in near if not any(plan is one for one in first)][: most - len(first)]
+    seen, ranks = Counter((plan.name, plan.parts) for plan in first), list[int]()
+    for plan in others:
         ranks.append(seen[plan.name, plan.parts])
         seen[plan.name, plan.parts] += 1
-    order = sorted(range(len(plans)), key=lambda number: ranks[number])
-    return [plans[number] for number in order]
+    return first + [others[number] for number in sorted(range(len(others)), key=lambda number: ranks[number])]
 
 
 def _near(number: int, plan: Plan, plans: Sequence[Plan], most: int) -> bool:

@@ -6,6 +6,7 @@ The rules use the graph, not names: *examples* are the dimensions that follow fr
 | name | examples | weights |
 |---|---|---|
 | dp | split over the axis | whole |
+| zero1 | split | whole; other state of two or more dimensions (moments) split along its largest that divides |
 | fsdp | split | every state split along its largest dimension that divides |
 | megatron | whole | columns, then rows of what reads those columns; rows' results whole |
 | tp_sp | whole | as megatron; activations between may be split along the sequence |
@@ -22,7 +23,7 @@ from cloud.parallel.graph import Graph, Op, Split
 from cloud.parallel.plan import Mesh
 from cloud.parallel.searching.demands import Demands, Partial
 from cloud.parallel.searching.options import degree
-from cloud.parallel.searching.walk import early
+from cloud.parallel.searching.walk import early, parameters
 
 __all__ = ["EXPERTS", "rows", "weights"]
 
@@ -36,7 +37,20 @@ def _dp(graph: Graph, mesh: Mesh) -> Demands | None:
     return _examples(graph, mesh, _every(mesh)) | _state(graph, lambda shape: ((),) * len(shape))
 
 
+def _zero1(graph: Graph, mesh: Mesh) -> Demands | None:
+    """Moments of vectors stay whole: moving them takes more kernels than it saves."""
+    spread, used = _widest(mesh), parameters(graph)
+    whole = {v: ((),) * len(graph.values[v].shape) for v in used}
+    state = _state(graph, lambda shape: spread(shape) if len(shape) > 1 else ((),) * len(shape))
+    return _examples(graph, mesh, _every(mesh)) | state | Demands(entering=whole)
+
+
 def _fsdp(graph: Graph, mesh: Mesh) -> Demands | None:
+    return _examples(graph, mesh, _every(mesh)) | _state(graph, _widest(mesh))
+
+
+def _widest(mesh: Mesh) -> Callable[[tuple[int, ...]], Split]:
+    """The largest dimension that divides, split over all axes."""
     axes = _every(mesh)
 
     def spread(shape: tuple[int, ...]) -> Split:
@@ -44,7 +58,7 @@ def _fsdp(graph: Graph, mesh: Mesh) -> Demands | None:
         at = shape.index(best) if best else -1
         return tuple(axes if d == at else () for d in range(len(shape)))
 
-    return _examples(graph, mesh, axes) | _state(graph, spread)
+    return spread
 
 
 def _megatron(graph: Graph, mesh: Mesh) -> Demands | None:
@@ -76,7 +90,7 @@ def _ep(graph: Graph, mesh: Mesh) -> Demands | None:
 
 
 EXPERTS: Mapping[str, Expert] = {
-    "dp": _dp, "fsdp": _fsdp, "megatron": _megatron, "tp_sp": _tp_sp, "dp_tp": _dp_tp, "ep": _ep,
+    "dp": _dp, "zero1": _zero1, "fsdp": _fsdp, "megatron": _megatron, "tp_sp": _tp_sp, "dp_tp": _dp_tp, "ep": _ep,
 }  # fmt: skip
 """Name to the function that gives its constraints on a mesh; None if the strategy does not apply to the graph or
 mesh."""

@@ -14,7 +14,8 @@ from cloud.parallel.plan import Plan
 from cloud.parallel.searching.options import made, partial_axes, wanted
 from cloud.parallel.tracing.bodies import CLOSE, SLICE, STACK
 
-__all__ = ["Copy", "Sum", "behind", "copies", "early", "late", "loose", "lying", "reading_times", "sums"]
+__all__ = ["Copy", "Sum", "behind", "copies", "early", "late", "loose", "lying", "parameters", "reading_times",
+           "sums"]  # fmt: skip
 
 FAR = 16
 """Readers that are more than one FAR-th of all operators apart have different reading times (`Plan.regather`)."""
@@ -146,3 +147,24 @@ def reading_times(graph: Graph) -> Mapping[tuple[int, int], int]:
                 time += (k - before) * FAR > len(graph.ops)
                 last[value], times[k, i] = (k, time), time
     return times
+
+
+@remembered
+def parameters(graph: Graph) -> frozenset[int]:
+    """Input state that the step uses outside the update: parameters, but not moments."""
+    ahead, last = early(graph), late(graph)
+    origin = {v: {v} for v in graph.entering if graph.values[v].kind == "state"}
+    used: set[int] = set()
+    for k, op in enumerate(graph.ops):
+        sources = set[int]().union(*(origin.get(v, set()) for v in op.inputs))
+        if last[k]:
+            continue
+        if op.outputs and all(v in ahead for v in op.outputs):
+            origin.update(dict.fromkeys(op.outputs, sources))
+        else:
+            used |= sources
+    return frozenset(v for v in used if np.issubdtype(graph.values[v].dtype, np.inexact) or _narrow(graph, v))
+
+
+def _narrow(graph: Graph, v: int) -> bool:
+    return graph.values[v].dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")

@@ -17,7 +17,17 @@ from cloud.parallel.checking.hlo import Program
 from cloud.parallel.plan import Estimate, Figures, Mesh, Plan
 from cloud.parallel.running.prepare import prepare
 from cloud.parallel.searching import choose as module
-from cloud.parallel.searching.choose import EQUAL, Checked, Reader, checked, choose, different, smallest, with_experts
+from cloud.parallel.searching.choose import (
+    EQUAL,
+    Checked,
+    Reader,
+    checked,
+    choose,
+    different,
+    smallest,
+    with_experts,
+    worth,
+)
 from cloud.parallel.searching.search import plans
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import PRESETS
@@ -158,3 +168,17 @@ def test_programs_that_need_more_than_estimated_are_searched_again_with_less(
 def test_of_equal_costs_the_smaller_program_is_taken() -> None:
     figures = [(1.0, 50.0), (1.004, 20.0), (1.006, 10.0)]
     assert smallest(figures, lambda one: one) == (1.004, 20.0)
+
+
+def test_data_parallelism_is_compiled_second_and_origins_in_turn() -> None:
+    found = [replace(plan(1.0 + each / 100), name=name, parts=parts) for each, (name, parts) in enumerate(
+        [("searched", 1), ("searched", 1), ("searched", 8), ("tp_sp", 1), ("fsdp", 8), ("dp", 1)])]  # fmt: skip
+    order = [(one.name, one.parts) for one in worth(found, 4)]
+    assert order == [("searched", 1), ("fsdp", 8), ("searched", 8), ("searched", 1)]
+    assert worth(found, 1) == found[:1] and worth(found[4:], 4) == found[4:]
+    far = [
+        found[0],
+        *(replace(plan(seconds), name=name) for seconds, name in ((1.5, "tp"), (1.9, "zero1"), (2.1, "dp"))),
+    ]
+    assert worth(far, 4) == [far[0], far[2]]
+    assert worth([far[0], far[3]], 4) == [far[0]]

@@ -45,3 +45,13 @@ def test_columns_then_rows_sum_activations_twice_a_block_and_way(expert: str, me
     inner = (len(mesh.sizes) - 1,)
     # Attention and MLP forward and back, the words looked up, and the head's gradient.
     assert found["all-reduce", inner][whole] == 4 * BLOCKS + 2
+
+
+def test_zero1_keeps_parameters_whole_and_splits_their_moments() -> None:
+    model = gpt(small=True)
+    graph = trace(model.step, model.state, model.batch)
+    plan = search(graph, H100, expert="zero1", meshes=[Mesh((8,), (0,))])
+    lies = {graph.values[v].name: split for v, split in zip(graph.entering, plan.entering, strict=True)}
+    assert lies["params.block0.up.w"] == ((), ()) and lies["batch.x"] == ((0,), ())
+    assert lies["slots.0.mu.block0.up.w"] == ((), (0,)) and lies["slots.0.nu.words"] == ((0,), ())
+    assert lies["slots.0.mu.block0.up.b"] == ((),) and lies["slots.0.count"] == ()

@@ -169,6 +169,31 @@ def test_equal_tables_are_filled_together() -> None:
     assert step.max() < 10 * table + WORKSPACE
 
 
+@pytest.mark.parametrize("turns", [True, False])
+def test_two_lookups_of_one_table_have_one_gradient(turns: bool) -> None:
+    """Twice as many lookups of the same tables: the peak grows by what they move, not by tables."""
+
+    def again(params: Any, batch: Any) -> Any:
+        ids = batch.astype(jnp.int32)
+        found = jnp.concatenate([params["table"][ids[:, 0]], params["table"][ids[:, 1]]], -1)
+        return ((found @ params["w"]) ** 2).mean()
+
+    graph = trace(*descended(again, {"table": (1 << 18, 64), "w": (128, 64)}, (512, 2)))
+    table, plan = 64 * MIB, whole(graph)
+    peak = curve(graph, plan, H100 if turns else A100, lives(graph, turns)).max()
+    assert 2 * table < peak < 2.5 * table + WORKSPACE
+
+
+def test_a_batch_of_one_is_not_copied_to_another_layout() -> None:
+    def scored(params: Any, x: Any) -> Any:
+        q, k = (jnp.einsum("bsd,dhe->bhse", x, params[name]) for name in "qk")
+        return (jnp.einsum("bhse,bhte->bhst", q, k) ** 2).mean()
+
+    graph = trace(*descended(scored, {"q": (16, 4, 8), "k": (16, 4, 8)}, (1, 64, 16)))
+    batched = [k for k, op in enumerate(graph.ops) if op.primitive == "dot_general" and "bhse,bhte" in op.where]
+    assert batched and not [one for one in lives(graph).scratch if one.op in batched and one.times]
+
+
 def test_state_is_replaced_in_place() -> None:
     graph = trace(*mlp())
     state = sum(v.bytes for v in graph.values if v.kind == "state")

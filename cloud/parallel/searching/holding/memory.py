@@ -14,7 +14,7 @@ longer read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -126,7 +126,6 @@ def lives(graph: Graph, hides: bool = False) -> Lives:
     for v in graph.entering:
         spans[v] = (0, steps if graph.values[v].kind == "state" else ends(v, 0))
     spans.update(_tied(graph, readers, spans, bodies, until))
-    spans.update(_added_to(graph, readers, spans))
     scratch = [*_products(graph, at), *_moved_batches(graph, at)] if hides else list(_moved_batches(graph, at))
     for k, start in prepared.items():
         op = graph.ops[k]
@@ -134,6 +133,7 @@ def lives(graph: Graph, hides: bool = False) -> Lives:
             scratch.append(_places(graph, k, start, at[k]))
         else:  # in place
             spans[op.inputs[0]], spans[op.outputs[0]] = (start, start - 1), (start, max(at[k], spans[op.outputs[0]][1]))
+    spans.update(_added_to(graph, readers, spans, prepared))
     eager = {} if hides else {v: at[k] for k, op in enumerate(graph.ops) for v in op.outputs}
     return Lives(at, until, readers, spans, steps + 1, tuple(scratch), eager, frozenset(leaving), outlasting)
 
@@ -162,9 +162,12 @@ def _tied(graph: Graph, readers: Mapping[int, Sequence[int]], spans: Spans, bodi
     return changed
 
 
-def _added_to(graph: Graph, readers: Mapping[int, Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> Spans:
-    """If only the sum of two products is read, the second is accumulated into the memory of the first."""
-    products = {v for op in graph.ops if op.primitive == "dot_general" for v in op.outputs}
+def _added_to(graph: Graph, readers: Mapping[int, Sequence[int]], spans: Mapping[int, tuple[int, int]],
+              prepared: Collection[int]) -> Spans:  # fmt: skip
+    """If only the sum of two products is read, the second is accumulated into the memory of the first; likewise if two
+    lookups of one table scatter their gradients into zeros (`prepared`)."""
+    products = {v for k, op in enumerate(graph.ops) for v in op.outputs
+                if op.primitive == "dot_general" or (k in prepared and op.primitive == "scatter-add")}  # fmt: skip
     changed = {}
     for op in graph.ops:
         if op.primitive in ("add", "add_any") and products.issuperset(op.inputs):
@@ -188,9 +191,12 @@ def _moved_batches(graph: Graph, at: Sequence[int]) -> Iterator[Scratch]:
     reading: dict[int, list[tuple[int, int]]] = {}
     for k, op in enumerate(graph.ops):
         if op.primitive == "dot_general" and op.inputs[0] >= 0 <= op.inputs[1]:
-            batch = set(op.reads[0]) & set(op.reads[1]) & set(op.writes[0]) - {None}
+            alike = set(op.reads[0]) & set(op.reads[1]) & set(op.writes[0])
+            batch = {loop for loop in alike if loop is not None and op.loops[loop].size > 1}
             for i in (0, 1):
-                if not batch.issuperset(op.reads[i][: len(batch)]):
+                sizes = graph.values[op.inputs[i]].shape
+                wide = [loop for loop, size in zip(op.reads[i], sizes, strict=True) if size > 1]
+                if not batch.issuperset(wide[: len(batch)]):
                     reading.setdefault(op.inputs[i], []).append((k, i))
     for found in reading.values():
         moments = [at[k] for k, _ in found]
