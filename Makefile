@@ -35,7 +35,7 @@ CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_run
 # Tests start hundreds of processes. Without bytecode each of them, and each worker, compiles all sources again.
 demo test test-latest test-optimized: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-latest test-optimized lint bench models accuracy release clean help
+.PHONY: demo test test-latest test-optimized test-ray lint bench models accuracy release clean help
 
 demo: $(READY) ## Train, convert, verify and run a small network on real digits; a small fleet learns and updates itself
 	@$(BIN)/msedge demo
@@ -52,6 +52,15 @@ test-latest: ## All tests with the newest versions of what results are compared 
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(ORACLES)
 	@$(VENV)/bin/python -m pip list --disable-pip-version-check | grep -iE "^($(subst $() ,|,$(subst _,[-_],$(subst [http],,$(ORACLES))))) "
 	@$(VENV)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(TESTS)
+
+# Ray's packages ask for other versions than those of the developers' environment, so it has one of its own.
+test-ray: | .venv-ray/bin/python ## Tests with a Ray cluster of this machine, in .venv-ray
+	@echo "==> installing msedge with Ray into .venv-ray"
+	@.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -e '.[ray,tune,jit,cli,serve]' hypothesis pytest
+	@.venv-ray/bin/python -m pytest -q tests/cloud/train/test_ray.py
+
+.venv-ray/bin/python:
+	@$(PYTHON) -m venv .venv-ray
 
 # By the variable and not by -O, so that processes which tests start run so too.
 test-optimized: $(READY_DEV) ## Core tests once more where Python compiles no assert
@@ -79,7 +88,7 @@ release: $(READY_DEV) ## All wheels of the last commit and their checksums, into
 	@$(BIN)/python wheels/release.py dist
 
 clean: ## Remove .venv and everything tools left behind
-	rm -rf .venv .venv-latest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-latest .venv-ray build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## This list

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lite_runtime.errors import MsedgeError
 
 __all__ = [
-    "CheckpointError", "ClusterError", "DataError", "EngineError", "PlanError", "TrackError", "TrainError",
-    "take_multiple",
+    "CheckpointError", "ClusterError", "DataError", "EngineError", "NotFiniteError", "PlanError", "TrackError",
+    "TrainError", "take_multiple",
 ]  # fmt: skip
 
 
@@ -16,6 +16,10 @@ class EngineError(MsedgeError):
 
 class TrainError(MsedgeError):
     """Training cannot start or continue: empty data or wrong shapes, a loss that is not finite, a bad option."""
+
+
+class NotFiniteError(TrainError):
+    """The loss became NaN or infinite."""
 
 
 class DataError(MsedgeError):

@@ -53,6 +53,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "torch": Extra({"torch": "torch"}, "its exporter converts PyTorch models to ONNX"),
         "sklearn": Extra({"skl2onnx": "skl2onnx"}, "it converts scikit-learn models to ONNX"),
         "parquet": Extra({"pyarrow": "pyarrow"}, "it reads Parquet files as training data"),
+        "tune": Extra({"optuna": "optuna"}, "`msedge tune` chooses with it what to try next"),
         "ray": Extra({"ray": "ray"}, "it runs training inside a Ray cluster"),
         "federated": Extra(
             {"flwr": "flwr", "cryptography": "cryptography", "click": "click", "msgspec": "msgspec"},

@@ -37,6 +37,8 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "cloud/train/keeping/checkpoint.py": {"library": 3},
     "cloud/train/many/processes.py": {"thread": 1},
     "cloud/train/tasks/exported.py": {"library": 1},
+    "cloud/train/tuning/history.py": {"library": 1},
+    "cloud/train/tuning/trial.py": {"user code": 1},
     "converter/frontends/pt2.py": {"library": 1},
     "converter/frontends/sklearn.py": {"library": 1},
     "converter/frontends/tensorflow.py": {"library": 1},

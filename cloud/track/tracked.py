@@ -52,7 +52,7 @@ class Tracked(Callback):
         self, path: str | os.PathLike[str], *, name: str = "", config: Mapping[str, Any] | None = None,
         seed: int | None = None, data: str = "", model: str = "", plan_digest: str = "",
         plan: Mapping[str, Any] | None = None, parent: str = "", rate: Callable[[int], float] | None = None,
-        stops: tuple[type[BaseException], ...] = (KeyboardInterrupt,), profile: int = 0,
+        stops: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit), profile: int = 0,
         copies: Sequence[Copy] = (),
     ) -> None:  # fmt: skip
         self.path, self.run = os.fspath(path), ""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import optax
 
 from cloud._jax import shaped
-from cloud.errors import TrainError
+from cloud.errors import NotFiniteError, TrainError
 from cloud.train.callbacks import Callback, Callbacks
 from cloud.train.deciding.cadence import Cadence
 from cloud.train.deciding.course import Course, frost_of, keeps_best, refrozen
@@ -191,6 +191,10 @@ class Trainer(Course):
         """The factor of the learning rate, below 1 after a plateau."""
         return self._judge.rate
 
+    def is_lower_better(self, metric: str) -> bool:
+        """Whether less of "loss" or a metric is better."""
+        return self._judge.is_lower(metric)
+
     def watch(self, *callbacks: Callback) -> None:
         """Add callbacks, which are called from now on."""
         self._callbacks = Callbacks([*self._callbacks.members, *callbacks])
@@ -204,8 +208,8 @@ class Trainer(Course):
         (inputs, labels) or on a pipeline, which has its own batch size. Further calls continue where this one ended,
         also in the middle of an epoch, whose rest then counts as one epoch.
 
-        Raises `TrainError` at a loss that is not finite, naming the first value that is not; the weights are then those
-        before the step that produced it (within one process).
+        Raises `NotFiniteError` at a loss that is not finite, naming the first value that is not; the weights are then
+        those before the step that produced it (within one process).
         """
         whole = feed_of(
             data, self.task.inputs, size=batch_size, last=self._last, seed=self.options.seed, check=self._check
@@ -369,7 +373,7 @@ class Trainer(Course):
                     break
             training = ledger.close()
         except NotFinite as bad:
-            raise TrainError(self._what_is_not_finite(feed, bad)) from None
+            raise NotFiniteError(self._what_is_not_finite(feed, bad)) from None
         self.epochs_done, self.steps_of_epoch, _ = self._here(ended=coming.over())
         return training, {"data": coming.waited, "step": time.perf_counter() - begun - coming.waited - aside}
 

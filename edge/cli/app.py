@@ -35,6 +35,7 @@ from edge.cli import (
     sign,
     teach,
     train,
+    tune,
     verify,
     vertical,
 )
@@ -44,6 +45,7 @@ __all__ = ["app"]
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
+    "tune": tune.tune,
     "plan": plan.plan,
     "convert": convert.convert,
     "build": build.build,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from edge.cli.cluster_manifest import manifest
 from edge.cli.errors import CHECK_FAILED, COULD_NOT_RUN
 from edge.cli.options import Json
 from edge.cli.output import console, emit, say, seconds_text, table
@@ -316,4 +317,5 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
     "submit": submit,
     "status": status,
+    "manifest": manifest,
 }

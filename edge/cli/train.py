@@ -14,9 +14,8 @@ from edge.cli.options import Changes, Json
 from edge.cli.output import emit, say, seconds_text
 
 if TYPE_CHECKING:
-    from cloud.track.copies import Copy
     from cloud.track.tracked import Tracked
-    from cloud.train.jobs.config import Config, Track
+    from cloud.train.jobs.config import Config
     from cloud.train.jobs.job import Job
     from cloud.train.reports import EpochReport
 
@@ -95,43 +94,34 @@ def _run(
     what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_json: bool, function: bool, page: int | None
 ) -> int:
     """Run what this process has to do; returns the exit code."""
+    from cloud.track.store import default_path
+    from cloud.train.jobs.recording import copies_of, store_of, tracked_as
+
     if function:
         job = _job_of_function(what)
         _resumed(job, resume)
-        return _train(job, _tracked(job, runs, what, None, _profile(0, page)), None, as_json, page)
+        tracked = tracked_as(job, runs or default_path(), name=what, profile=_profile(0, page))
+        return _train(job, tracked, None, as_json, page)
     from cloud.train.jobs.config import read
     from cloud.train.jobs.job import job_of
 
     config = read(what, changes)
     said = config.track
-    store = runs or (config.path(said.store) if said.store else None)
     if page is not None and not said.keep:
         raise typer.BadParameter("a page shows what is recorded: set track.keep = true", param_hint="--page")
     job = job_of(config)
     _resumed(job, resume)
-    profile = _profile(said.profile, page)
-    tracked = None
+    kept = None
     if said.keep:
-        tracked = _tracked(job, store, said.name, config.train.seed, profile, _copies(said))
-    return _train(job, tracked, config, as_json, page)
+        kept = tracked_as(
+            job, runs or store_of(config), name=said.name, seed=config.train.seed,
+            profile=_profile(said.profile, page), copies=copies_of(said),
+        )  # fmt: skip
+    return _train(job, kept, config, as_json, page)
 
 
 PROFILED = 8
 """Steps that are profiled for a page."""
-
-
-def _copies(said: Track) -> list[Copy]:
-    """The other trackers that [track] names."""
-    made: list[Copy] = []
-    if said.mlflow:
-        from cloud.track.copies.mlflow import MlflowCopy
-
-        made.append(MlflowCopy(said.mlflow, said.experiment))
-    if said.wandb:
-        from cloud.track.copies.wandb import WandbCopy
-
-        made.append(WandbCopy(said.wandb))
-    return made
 
 
 def _profile(said: int, page: int | None) -> int:
@@ -154,18 +144,6 @@ def _resumed(job: Job, asked: bool) -> None:
 
     if asked or goes_on(job.trainer):
         say(f"continuing from {job.trainer.resume()}, after step {job.trainer.steps_done}")
-
-
-def _tracked(
-    job: Job, store: Path | None, name: str, seed: int | None, profile: int, copies: Sequence[Copy] = ()
-) -> Tracked:
-    from cloud.track.store import default_path
-    from cloud.track.tracked import Tracked
-
-    return Tracked(
-        store or default_path(), name=name, config=job.config, seed=seed, data=job.examples.digest, model=job.model,
-        rate=job.rate, profile=profile, copies=copies,
-    )  # fmt: skip
 
 
 @contextmanager

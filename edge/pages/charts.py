@@ -11,7 +11,7 @@ from html import escape
 from itertools import cycle
 from typing import NamedTuple
 
-__all__ = ["COLOURS", "EARLY", "Pair", "curves", "densities", "dumbbells", "shares"]
+__all__ = ["COLOURS", "EARLY", "Pair", "curves", "densities", "dumbbells", "scatter", "shares"]
 
 WIDE, HIGH = 640, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 26, 24
@@ -102,6 +102,34 @@ def _dumbbell(pair: Pair, across: _Axis, y: float) -> str:
         if value is not None:
             parts.append(f'<circle class="{kind} {style}" cx="{across(value):.1f}" cy="{y}" r="4"/>')
     return "".join(parts)
+
+
+def scatter(
+    title: str, points: Sequence[tuple[float, float, bool]], *, names: Sequence[str] = (), log: bool = False,
+    write: Write = "{:.4g}".format,
+) -> str:  # fmt: skip
+    """Dots at (x, y), filled or hollow; "" if there are none. `names`: x are their positions; `log`: x above 0, placed
+    by their logarithms."""
+    if not points:
+        return ""
+    place = math.log10 if log else float
+    seen = [place(x) for x, _, _ in points]
+    ends = (-0.5, len(names) - 0.5) if names else (min(seen), max(seen))
+    low, high, step = _ticks(min(y for _, y, _ in points), max(y for _, y, _ in points))
+    across, up = _Axis(*ends, LEFT + 8, WIDE - RIGHT - 8), _Axis(low, high, HIGH - BOTTOM, TOP)
+    grid = "".join(_level(up(low + i * step), write(low + i * step)) for i in range(round((high - low) / step) + 1))
+    exact = [(x, f"{x:.3g}") for x in sorted({min(x for x, _, _ in points), max(x for x, _, _ in points)})]
+    marks = list(enumerate(names)) if names else exact
+    anchors = ["middle"] * len(names) if names else ["start", "end"]
+    words = "".join(
+        _text(across(float(at) if names else place(at)), HIGH - 8, word[:MOST_LETTERS], anchor)
+        for (at, word), anchor in zip(marks, anchors, strict=False)
+    )
+    dots = "".join(
+        f'<circle class="c0 {"full" if full else "hollow"}" cx="{across(place(x)):.1f}" cy="{up(y):.1f}" r="4"/>'
+        for x, y, full in points
+    )
+    return _figure(title, WIDE, HIGH, grid + words + dots)
 
 
 def densities(title: str, spreads: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> str:

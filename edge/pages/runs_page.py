@@ -22,6 +22,7 @@ from edge.pages.run_steps import (
     memory_section,
     profile_section,
 )
+from edge.pages.study_section import study_section
 
 if TYPE_CHECKING:
     from cloud.track import Histogram, Run, Store
@@ -93,7 +94,9 @@ def _facts(shown: _Shown) -> str:
             if where == "validation" or (where == "train" and f"validation/{figure}" not in last):
                 pairs.append((_number(value), f"{figure}, {'validation' if where == 'validation' else 'training'}{of}"))
         run = shown.runs[name]
-        pairs.append((duration(run.seconds), f"{int(last.get('epoch', 0))} epochs, {_steps(shown, run)} steps{of}"))
+        steps = _steps(shown, run)
+        told = f"{int(last.get('epoch', 0))} epochs, {steps} steps" if steps else "in all"
+        pairs.append((duration(run.seconds), f"{told}{of}"))
     return facts(pairs)
 
 
@@ -273,7 +276,8 @@ def _of_steps(section: Callable[[Store, Mapping[str, Run]], str]) -> Callable[[_
 
 
 SECTIONS: Mapping[str, Callable[[_Shown], str]] = {
-    "head": _head, "facts": _facts, "curves": _curves, "times": _times, "epochs": _of_steps(epochs_section),
+    "head": _head, "facts": _facts, "study": _of_steps(study_section), "curves": _curves, "times": _times,
+    "epochs": _of_steps(epochs_section),
     "profile": _of_steps(profile_section), "memory": _of_steps(memory_section), "graph": _of_steps(graph_section),
     "weights": _weights, "lineage": _lineage, "plan": _plan, "settings": _settings, "ground": _ground,
 }  # fmt: skip

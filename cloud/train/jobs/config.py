@@ -18,6 +18,7 @@ from cloud.train.jobs import settings
 from cloud.train.jobs.sections import READ, Section, need, overridden
 from cloud.train.jobs.varied import DistillKeys, LoraKeys, PruneKeys
 from cloud.train.stepping.schedules import SCHEDULES
+from cloud.train.tuning.space import Tune
 from federated.tables import Count, Fraction, NotNegative, Number, Positive, Share, Whole
 
 __all__ = [
@@ -258,6 +259,8 @@ class _File(Section, frozen=True):
     checkpoint: Checkpoint = Checkpoint()
     export: Export = Export()
     track: Track = Track()
+    tune: Tune | None = None
+    """For `msedge tune`; `msedge train` does not use it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

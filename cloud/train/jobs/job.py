@@ -141,6 +141,7 @@ def _check_metrics(config: Config, examples: Examples, metrics: Sequence[str]) -
         "checkpoint.best": config.checkpoint.best,
         "stopping.metric": config.stopping.metric if config.stopping.patience else "",
         "plateau.metric": config.plateau.metric if config.plateau.patience else "",
+        "tune.metric": config.tune.metric if config.tune is not None else "",
     }
     known = ("loss", *metrics)
     for key, name in watched.items():

@@ -158,4 +158,19 @@ epochs = 12                        # 0: as many as `steps` need
 # wandb = ""                       # so does this project of Weights & Biases; WANDB_MODE=offline needs no server
 # experiment = ""                  # MLflow's experiment; "": msedge
 # profile = 0                      # steps that JAX's profiler watches, once, for the page of the run
+
+# [tune]                           # for msedge tune, which tries other values of some keys; msedge train ignores it
+# space = {}                       # by key: { "train.rate" = { low = 1e-4, high = 0.1, log = true } }; integer = true:
+                                   # whole numbers; "train.batch" = [16, 32]: one of these values
+# metric = "loss"                  # or a metric of validation
+# mode = ""                        # min or max; "": as is known of the metric
+# method = "bayes"                 # by the results so far; random
+# trials = 20
+# evaluations = 0                  # no further trial begins after this many of all trials together; 0: no limit
+# seconds = 0.0                    # trials are interrupted after this time; 0: no limit
+# processes = 1                    # trials at a time, each on its share of the cores
+# halving = 3                      # at each rung the best 1 / halving go on; 0: all trials are run to the end
+# least = 1                        # evaluations at the first rung, halving times as many at each further one
+# seed = 0
+# folder = "study"                 # what is known of the trials, from which --resume continues
 """

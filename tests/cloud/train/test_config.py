@@ -49,10 +49,11 @@ def test_every_schedule_and_warm_up_has_its_name() -> None:
 
 def test_the_template_is_a_run_and_shows_every_default() -> None:
     assert isinstance(parse(tomllib.loads(TEMPLATE)), Config)
-    lines = [re.sub(r"^# (?=[a-z_]+ = |\[train\.)", "", line) for line in TEMPLATE.splitlines()]
+    lines = [re.sub(r"^# (?=[a-z_]+ = |\[train\.|\[tune\])", "", line) for line in TEMPLATE.splitlines()]
     shown = tomllib.loads("\n".join(lines))
     for section in msgspec.structs.fields(words._File):
-        name, fields = section.name, {f.name: f for f in msgspec.structs.fields(section.type)}
+        kind = next(iter(get_args(section.type)), section.type)
+        name, fields = section.name, {f.name: f for f in msgspec.structs.fields(kind)}
         keys = set(shown[name])
         if name == "data":
             keys |= {"options"}  # described in words: its table would need a function

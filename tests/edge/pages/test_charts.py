@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge.pages.charts import HIGH, WIDE, Pair, curves, dumbbells, shares
+from edge.pages.charts import HIGH, WIDE, Pair, curves, dumbbells, scatter, shares
 
 NUMBERS = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=40)
 
@@ -67,3 +67,14 @@ def test_names_of_rows_end_before_the_rows_and_begin_in_the_picture(letters: int
 def test_one_that_got_worse_is_marked() -> None:
     assert "poor" in dumbbells("t", [Pair("a", 0.9, 0.2)])
     assert "poor" not in dumbbells("t", [Pair("a", 0.2, 0.9)])
+
+
+def test_dots() -> None:
+    assert scatter("", []) == ""
+    drawn = scatter("loss by rate", [(1e-4, 1.0, True), (1e-2, 0.5, False), (1.0, 2.0, True)], log=True)
+    places = [float(x) for x in re.findall(r'cx="([\d.]+)"', drawn)]
+    assert places[2] - places[1] == pytest.approx(places[1] - places[0], abs=0.2)
+    assert drawn.count(" full") == 2 and drawn.count(" hollow") == 1 and ">0.0001<" in drawn and ">1<" in drawn
+    named = scatter("loss by <kind>", [(0.0, 1.0, True), (1.0, 1.0, True)], names=["a", "<b>"])
+    assert "&lt;b&gt;" in named and "<b>" not in named and "loss by &lt;kind&gt;" in named
+    assert scatter("one", [(3.0, 1.0, True)]).count("<circle") == 1
