@@ -136,7 +136,7 @@ class Across:
         values = {part.name: own[part.name] + memory[f"error.{part.name}"][0] for part in self._compressed}
         if self.how.method == "powersgd":
             starts = {part.name: memory[f"start.{part.name}"] for part in self._compressed}
-            more, lost, after = powersgd.exchanged(self._compressed, values, starts, self.groups, SLOW, FAST)
+            more, lost, after = powersgd.exchanged(self._compressed, values, starts, SLOW, FAST)
         else:
             more, lost, after = *self._in_bytes(values), {}
         sums |= more

@@ -2,8 +2,9 @@
 low-rank gradient compression for distributed optimization", NeurIPS 2019).
 
 For the sum M of the groups' matrices: P = M Q with the Q of the step before, P orthogonal, Q = Mᵀ P, and P Qᵀ stands
-for M. P and Q are linear in M, so that they are summed over the groups as they are. What is lost is kept and added to
-the next gradients; the groups keep equal shares.
+for M. P and Q are linear in M, so that they are summed over the groups as they are. Each group keeps what P and its own
+Q lose of its own matrix, and adds it to its next gradient: the sum of that is what is lost of M. (In the paper each
+keeps what it gave less an equal share of the result. The sum is the same, but the groups' differences pile up in it.)
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def first(part: Part, rank: int, number: int) -> Any:
 
 
 def exchanged(
-    parts: Sequence[Part], values: Mapping[str, Any], starts: Mapping[str, Any], groups: int, slow: str, fast: str
+    parts: Sequence[Part], values: Mapping[str, Any], starts: Mapping[str, Any], slow: str, fast: str
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(sums over the groups, what this group keeps, next Q) by name. `values`: a gradient plus what was kept, as the
     device has it; `starts`: Q. Called inside `shard_map`, where the axes `slow` and `fast` are manual."""
@@ -40,15 +41,15 @@ def exchanged(
     tall = _orthogonal(whole)
     own = [_own(part, p, fast) for part, p in zip(parts, tall, strict=True)]
     wide = [m.T @ p for m, p in zip(matrices, own, strict=True)]
-    for axes, split in (((slow, fast), True), ((slow,), False)):
-        members = [n for n, part in enumerate(parts) if (part.dim is not None) is split]
+    split, rest = ([n for n, part in enumerate(parts) if (part.dim is not None) is side] for side in (True, False))
+    mine, every = list(wide), list(wide)
+    for members, axes, into in ((split, (fast,), mine), (split, (slow, fast), every), (rest, (slow,), every)):
         for n, q in zip(members, _together([wide[n] for n in members], axes), strict=True):
-            wide[n] = q
+            into[n] = q
     sums, kept, after = {}, {}, {}
-    for part, m, p, q in zip(parts, matrices, own, wide, strict=True):
-        product = p @ q.T
-        sums[part.name] = product.reshape(part.local)
-        kept[part.name] = (m - product / groups).reshape(part.local)
+    for part, m, p, here, q in zip(parts, matrices, own, mine, every, strict=True):
+        sums[part.name] = (p @ q.T).reshape(part.local)
+        kept[part.name] = (m - p @ here.T).reshape(part.local)
         after[part.name] = jnp.where(jnp.any(q != 0, 0), q, starts[part.name])  # a Q of zeros would stay so for ever
     return sums, kept, after
 

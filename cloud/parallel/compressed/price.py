@@ -87,7 +87,8 @@ def priced(
     after = [Collective("all-gather", _bytes(part), FAST, part.fast, why=f"sum of gradient of {part.name}")
              for part in parts if part.dim is not None]  # fmt: skip
     means = [Collective("all-reduce", _size(a), SLOW, groups, why="mean of the state") for a in state]
-    found = [*(c for c in inside if len(mesh.sizes) > 1), *across, *after, *_others(others, mesh, reduce_scatter), *means]
+    inside = inside if len(mesh.sizes) > 1 else []
+    found = [*inside, *across, *after, *_others(others, mesh, reduce_scatter), *means]
     times = [one.times * cost.seconds(one.kind, one.bytes, one.axes, mesh, topology) for one in found]
     working, space = _work(parts, how, groups, topology)
     before = plan.estimate
@@ -161,6 +162,7 @@ def _across(parts: Sequence[Part], how: Compress, groups: int) -> Iterator[Colle
             fast = split[0].fast
             yield one("all-gather", fast * number * sum(part.rows for part in split), "rows of P", FAST, fast)
             both = number * sum(part.sides[1] for part in split)
+            yield one("all-reduce", both, "Q of the gradients of a group", FAST, fast)
             yield one("all-reduce", both, "Q of the gradients", (*SLOW, *FAST), groups * fast)
         if whole := [part for part in parts if part.dim is None]:
             yield one("all-reduce", number * sum(part.sides[1] for part in whole), "Q of the gradients")
@@ -195,8 +197,8 @@ def _work(parts: Sequence[Part], how: Compress, groups: int, topology: Topology)
     parts = [part for part in parts if not part.exact]
     elements = sum(part.size for part in parts)
     if how.method == "powersgd":
-        each, shapes = 32.0, len({part.sides for part in parts})
-        launches = 4 * len(parts) + shapes * how.rank * (how.rank + 3) // 2
+        each, shapes = 36.0, len({part.sides for part in parts})
+        launches = 5 * len(parts) + shapes * how.rank * (how.rank + 3) // 2
     else:
         each, launches = 52.0 + groups, 12 + 2 * len(parts)
     device = topology.device
