@@ -412,8 +412,8 @@ class Trainer(Course):
         self._placement = self._prepare(self._recipe, shapes, rows)
         kept = self._state if "compress" in self._placement.facts else replace(self._state, memory=None)
         self._state = self._placement.place(kept)
-        if self.checkpoints is not None:
-            self.checkpoints.facts.pop("plan", None)
+        if self.checkpoints is not None and "compress" in self.checkpoints.facts.get("plan", {}):
+            del self.checkpoints.facts["plan"]  # it says what memory the state has
         if self._placement.facts:
             self._callbacks.placed(self._placement.facts)
             if self.checkpoints is not None:

@@ -146,13 +146,21 @@ class Jitted:
 
 def remembering(state: TrainState, facts: Mapping[str, Any]) -> TrainState:
     """`state` with the memory that a checkpoint with these facts has: its own where that is alike, else zeros."""
-    held = facts.get("plan", {}).get("memory", {})
-    if not held:
+    plan = facts.get("plan")
+    held = plan.get("memory") if isinstance(plan, dict) else None
+    if not isinstance(held, dict) or not all(map(_is_shape, held.values())):
         return replace(state, memory=None)
     mine = state.memory or {}
     shapes = {name: (tuple(shape), dtype) for name, (shape, dtype) in held.items()}
     alike = {name: (a.shape, str(a.dtype)) for name, a in mine.items()} == shapes
     return state if alike else replace(state, memory={n: jnp.zeros(*about) for n, about in shapes.items()})
+
+
+def _is_shape(said: Any) -> bool:
+    """Whether this is [sizes, type] as `Compressed.facts` says it."""
+    if not (isinstance(said, list) and len(said) == 2 and isinstance(said[0], list) and said[1] == "float32"):
+        return False
+    return all(isinstance(size, int) and 0 <= size < 1 << 31 for size in said[0])
 
 
 def digest(about: Any) -> str:
