@@ -193,7 +193,7 @@ def _others(found: Iterable[Moved], mesh: Mesh, merged: bool) -> Iterator[Collec
 
 def _work(parts: Sequence[Part], how: Compress, groups: int, topology: Topology) -> tuple[float, int]:
     """Seconds that a device computes more, and bytes that it holds more: passes over memory, counted from the code of
-    `int8` and `powersgd` (bytes read and written for each element on the device)."""
+    `int8` and `powersgd` (bytes read and written for each element on the device), and the small kernels of every array."""
     parts = [part for part in parts if not part.exact]
     elements = sum(part.size for part in parts)
     if how.method == "powersgd":
@@ -202,7 +202,7 @@ def _work(parts: Sequence[Part], how: Compress, groups: int, topology: Topology)
     else:
         each, launches = 52.0 + groups, 12 + 2 * len(parts)
     device = topology.device
-    return max(launches * device.launch, each * elements / device.bandwidth), 16 * elements
+    return launches * device.launch + each * elements / device.bandwidth, 16 * elements
 
 
 def _bytes(part: Part) -> int:
