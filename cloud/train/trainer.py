@@ -93,8 +93,8 @@ class Trainer(Course):
     recipe (such as `cloud.train.placing.planned.Auto` with its options). `compress`: how gradients cross slow links,
     with `parallel` "data" or "auto": "int8", "int8:BLOCK", "powersgd", "powersgd:RANK" (what is lost is made up for in
     later steps), "auto" (int8 where the planner expects that it saves time) or a `Compress`. `checkpoints`: where to
-    save, or just the folder; `resume` continues from there. `lora`, `distill`, `prune`: low-rank adapters instead of the weights, a teacher beside the labels,
-    weights or channels that become zero (`cloud.train.variants`).
+    save, or just the folder; `resume` continues from there. `lora`, `distill`, `prune`: low-rank adapters instead of
+    the weights, a teacher beside the labels, weights or channels that become zero (`cloud.train.variants`).
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
     enabled). The last batch of an epoch is filled (`last="pad"`) with examples from the epoch's start: these take part

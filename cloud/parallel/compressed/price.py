@@ -16,7 +16,7 @@ from cloud.parallel.compressed.layout import Part, layout
 from cloud.parallel.compressed.method import Compress
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Collective, Estimate, Mesh, Plan
-from cloud.parallel.searching.predict import Moved, moved
+from cloud.parallel.searching.predict import Moved, moved, predict
 from cloud.parallel.searching.search import plans
 from cloud.parallel.topology import Topology
 
@@ -80,7 +80,9 @@ def priced(
     (`Across.gradient`). `reduce_scatter`: whether the compiler emits them."""
     mesh, groups = plan.mesh, plan.mesh.sizes[0]
     given = _params(graph) if trained is None else dict(trained)
-    sums, others = _apart(list(moved(graph, plan, topology, reduce_scatter=False)), given, graph)
+    before = predict(graph, plan, topology, reduce_scatter=reduce_scatter)
+    plan = replace(plan, estimate=before)
+    sums, others = _apart(moved(graph, plan, topology, reduce_scatter=reduce_scatter), given, graph)
     parts = layout({name: given[name] for name in sums}, how, mesh.sizes[1] if len(mesh.sizes) > 1 else 1)
     inside = [_inside(part, sums[part.name].collective, reduce_scatter) for part in parts]
     across = list(_across(parts, how, groups))
@@ -89,9 +91,9 @@ def priced(
     means = [Collective("all-reduce", _size(a), SLOW, groups, why="mean of the state") for a in state]
     inside = inside if len(mesh.sizes) > 1 else []
     found = [*inside, *across, *after, *_others(others, mesh, reduce_scatter), *means]
-    times = [one.times * cost.seconds(one.kind, one.bytes, one.axes, mesh, topology) for one in found]
+    alike = {id(one) for one in (*inside, *after)} if reduce_scatter else ()  # the GPU's compiler combines them
+    times = [one.times * cost.seconds(one.kind, one.bytes, one.axes, mesh, topology, id(one) in alike) for one in found]
     working, space = _work(parts, how, groups, topology)
-    before = plan.estimate
     slow = [one for one in across if 0 in one.axes]
     gone = [one.collective for one in sums.values()]
 
@@ -100,7 +102,7 @@ def priced(
         return one.bytes / math.prod(mesh.sizes[axis] for axis in one.axes if axis != 0)
 
     def seconds(one: Collective) -> float:
-        return one.times * cost.seconds(one.kind, part(one), SLOW, mesh, topology, one.bytes < cost.TOGETHER)
+        return one.times * cost.seconds(one.kind, part(one), SLOW, mesh, topology, reduce_scatter and one in gone)
 
     def sent(one: Collective) -> float:
         return one.times * cost.sent(one.kind, part(one), groups)
@@ -193,7 +195,7 @@ def _others(found: Iterable[Moved], mesh: Mesh, merged: bool) -> Iterator[Collec
 
 def _work(parts: Sequence[Part], how: Compress, groups: int, topology: Topology) -> tuple[float, int]:
     """Seconds that a device computes more, and bytes that it holds more: passes over memory, counted from the code of
-    `int8` and `powersgd` (bytes read and written for each element on the device), and the small kernels of every array."""
+    `int8` and `powersgd` (bytes read and written for each element on the device), and the kernels of every array."""
     parts = [part for part in parts if not part.exact]
     elements = sum(part.size for part in parts)
     if how.method == "powersgd":

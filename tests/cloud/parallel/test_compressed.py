@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cloud._jax import shaped
 from cloud.errors import TrainError
 from cloud.parallel.checking.check import measure
 from cloud.parallel.compressed.across import Across
@@ -38,7 +39,7 @@ def _gradients(groups: int, seed: int = 0) -> list[Any]:
 
 
 def _across(how: Compress, topology: Topology) -> Across:
-    trained = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in SHAPES.items()}
+    trained = {name: shaped(shape, jnp.float32) for name, shape in SHAPES.items()}
     return Across(how, how.mesh(topology), trained, jax.devices()[:8])
 
 
@@ -94,8 +95,8 @@ def test_other_groups_share_what_is_owed() -> None:
 
 
 def test_which_arrays_are_compressed_and_how_they_lie() -> None:
-    shapes = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in SHAPES.items()}
-    shapes |= {"odd": jax.ShapeDtypeStruct((81, 81), jnp.float32), "flat": jax.ShapeDtypeStruct((8192,), jnp.float32)}
+    shapes = {name: shaped(shape, jnp.float32) for name, shape in SHAPES.items()}
+    shapes |= {"odd": shaped((81, 81), jnp.float32), "flat": shaped((8192,), jnp.float32)}
     bytes_, ranks = (layout(shapes, Compress(name), 4) for name in ("int8", "powersgd"))
     assert [part.exact for part in bytes_] == [False, True, False, False, False]
     assert [part.exact for part in ranks] == [False, True, False, False, True]
