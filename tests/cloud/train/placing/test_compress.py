@@ -47,7 +47,7 @@ def test_it_learns_as_with_exact_sums(digits: Any) -> None:
 
 
 def test_checkpoints_hold_the_memory(digits: Any, tmp_path: Path) -> None:
-    """Resumed, a run gives the same bits as one that was not stopped; with other groups, or without compress, it goes on."""
+    """Resumed, a run gives the bits of one that was not stopped; with other groups, or without compress, it goes on."""
     whole = trainer(INT8)
     whole.fit(digits, steps=8, batch_size=64)
     trainer(INT8, checkpoints=tmp_path).fit(digits, steps=5, batch_size=64)
