@@ -97,7 +97,8 @@ class Auto:
             if staged is None and price is None:
                 raise
         planned = inf if found is None else found.plan.figures.step_seconds
-        best = min(planned, inf if staged is None else SLOWER * staged.estimate.step_seconds)
+        best = inf if found is None else found.plan.estimate.step_seconds  # as the price, which is not compiled either
+        best = min(best, inf if staged is None else SLOWER * staged.estimate.step_seconds)
         if price is not None and price.estimate.step_seconds < best:
             return self._compressed(recipe, state, price, topology)
         if staged is not None and SLOWER * staged.estimate.step_seconds < planned:
