@@ -21,6 +21,7 @@ __all__ = [
     "is_traced",
     "knows_platform",
     "most_of_all",
+    "on_axes",
     "rows_of_all",
     "rows_over",
     "said_by_first",
@@ -90,6 +91,17 @@ def sums_of_all(values: Any, mesh: jax.sharding.Mesh) -> Any:
     """Inside `shared_out`: the sum over the devices."""
     psum: Any = jax.lax.psum
     return psum(values, mesh.axis_names)
+
+
+def on_axes(
+    function: Callable[..., Any], mesh: jax.sharding.Mesh, axes: Sequence[str], given: Any, made: Any
+) -> Callable[..., Any]:
+    """`function` as every device computes it that has one place on `axes` of the mesh; over the other axes the compiler
+    splits it. `given`, `made`: prefixes of the trees of arguments and results, of `jax.sharding.PartitionSpec`s."""
+    run: Callable[..., Any] = jax.shard_map(
+        function, mesh=mesh, in_specs=given, out_specs=made, axis_names={*axes}, check_vma=False
+    )
+    return run
 
 
 def without_dead(jaxpr: Any) -> Any:

@@ -20,7 +20,7 @@ from cloud.parallel.graph import Split
 from cloud.parallel.plan import Collective, Mesh
 from cloud.parallel.topology import Device, Topology
 
-__all__ = ["combine", "compute", "landing", "local_bytes", "reshard", "route", "seconds"]
+__all__ = ["combine", "compute", "landing", "local_bytes", "reshard", "route", "seconds", "sent"]
 
 Shape = tuple[int, ...]
 
@@ -70,6 +70,11 @@ def seconds(kind: str, bytes: float, axes: Sequence[int], mesh: Mesh, topology: 
     combined with others and shares their latency."""
     start, each = _line(kind, tuple(axes), mesh, _Links(topology))
     return start * (min(1.0, bytes / TOGETHER) if loose else 1.0) + each * bytes
+
+
+def sent(kind: str, bytes: float, devices: int) -> float:
+    """Bytes that each of the devices of one axis sends for a collective with `bytes` of result on each."""
+    return _SENT[kind](devices) * _WHOLE[kind](devices) * bytes
 
 
 @lru_cache(maxsize=1 << 12)

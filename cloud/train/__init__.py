@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lite_runtime._lazy import lazy
 
 if TYPE_CHECKING:
+    from cloud.parallel.compressed.method import Compress
     from cloud.train.callbacks import Callback
     from cloud.train.deciding.frost import GradualUnfreezing, ProgressiveFreezing
     from cloud.train.deciding.judge import EarlyStopping, Plateau
@@ -41,6 +42,7 @@ __all__ = [
     "WARMUPS",
     "Callback",
     "Checkpoints",
+    "Compress",
     "DigitsRun",
     "DigitsSplit",
     "Distill",
@@ -90,6 +92,7 @@ _HOMES = {
     "DigitsSplit": "cloud.train.inputs.digits",
     "load_digits_split": "cloud.train.inputs.digits",
     "Checkpoints": "cloud.train.keeping.checkpoint",
+    "Compress": "cloud.parallel.compressed.method",
     "SET_METRICS": "cloud.train.metrics.table",
     "SetMetric": "cloud.train.metrics.whole",
     "QuantizedRun": "cloud.train.quantized",

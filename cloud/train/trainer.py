@@ -18,6 +18,7 @@ import optax
 
 from cloud._jax import shaped
 from cloud.errors import NotFiniteError, TrainError
+from cloud.parallel.compressed.method import Compress
 from cloud.train.callbacks import Callback, Callbacks
 from cloud.train.deciding.cadence import Cadence
 from cloud.train.deciding.course import Course, frost_of, keeps_best, refrozen
@@ -89,9 +90,11 @@ class Trainer(Course):
     along the last part of the run (`Swa`). `gradient_norm`:
     report it to callbacks every step (always with clipping). `parallel`: "none", "data" (every device computes part of
     each batch), "auto" (the planner decides), a `Plan` or its file, or a function that makes a `Placement` from a
-    recipe (such as `cloud.train.placing.planned.Auto` with its options). `checkpoints`: where to save, or just the
-    folder; `resume` continues from there. `lora`, `distill`, `prune`: low-rank adapters instead of the weights, a
-    teacher beside the labels, weights or channels that become zero (`cloud.train.variants`).
+    recipe (such as `cloud.train.placing.planned.Auto` with its options). `compress`: how gradients cross slow links,
+    with `parallel` "data" or "auto": "int8", "int8:BLOCK", "powersgd", "powersgd:RANK" (what is lost is made up for in
+    later steps), "auto" (int8 where the planner expects that it saves time) or a `Compress`. `checkpoints`: where to
+    save, or just the folder; `resume` continues from there. `lora`, `distill`, `prune`: low-rank adapters instead of
+    the weights, a teacher beside the labels, weights or channels that become zero (`cloud.train.variants`).
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
     enabled). The last batch of an epoch is filled (`last="pad"`) with examples from the epoch's start: these take part
@@ -108,9 +111,9 @@ class Trainer(Course):
         freezing: GradualUnfreezing | ProgressiveFreezing | None = None,
         trainable: Sequence[str] | None = None, last: str = "pad", precision: str = "float32", accumulate: int = 1,
         clip: float | None = None, recompute: float = 0.0, freeze: Sequence[str] = (), average: Average | None = None,
-        gradient_norm: bool = False, parallel: Parallel = "none", callbacks: Sequence[Callback] = (),
-        checkpoints: Checkpoints | str | os.PathLike[str] | None = None, lora: Lora | None = None,
-        distill: Distill | None = None, prune: Prune | None = None,
+        gradient_norm: bool = False, parallel: Parallel = "none", compress: str | Compress | None = None,
+        callbacks: Sequence[Callback] = (), checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
+        lora: Lora | None = None, distill: Distill | None = None, prune: Prune | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
             raise TrainError(f'expected last to be "pad" or "drop", got {last!r}')
@@ -136,7 +139,7 @@ class Trainer(Course):
         self._optimizer = optimizer if plateau is None else paced(optimizer)
         self._state = initial_state(self.objective, self._optimizer, self.options)
         self._recipe = Recipe(self.objective, self._optimizer, self.options)
-        self._prepare, self._may_cut = prepare_of(parallel), isinstance(parallel, str)
+        self._prepare, self._may_cut = prepare_of(parallel, compress), isinstance(parallel, str)
         self._placement: Placement | None = None
         self._rewind = Rewind()
         self._sums: Sums | Packed = {}
@@ -405,12 +408,15 @@ class Trainer(Course):
         processes = jax.process_count()
         rows = jax.tree.map(lambda a: shaped((len(a) * processes, *np.shape(a)[1:]), a.dtype), batch)
         self.input_shapes = rows["inputs"]
-        shapes = jax.eval_shape(lambda: self._state)
+        shapes = jax.eval_shape(lambda: replace(self._state, memory=None))
         said = advice(self._recipe, shapes, rows)
         if said is not None:
             warnings.warn(said, RuntimeWarning, stacklevel=5)  # where `fit` is called
         self._placement = self._prepare(self._recipe, shapes, rows)
-        self._state = self._placement.place(self._state)
+        kept = self._state if "compress" in self._placement.facts else replace(self._state, memory=None)
+        self._state = self._placement.place(kept)
+        if self.checkpoints is not None and "compress" in self.checkpoints.facts.get("plan", {}):
+            del self.checkpoints.facts["plan"]  # it says what memory the state has
         if self._placement.facts:
             self._callbacks.placed(self._placement.facts)
             if self.checkpoints is not None:

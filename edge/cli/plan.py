@@ -124,7 +124,7 @@ def plan(
         others = rivals(answer) | _stages(words, answer)
     report = _checked(traced, answer, check) if check is not None else None
     parts = [_found(answer)]
-    parts += [_explained(answer, others)] if explain else []
+    parts += [_explained(answer, others), *_offers(words, answer)] if explain else []
     parts += [_differing(answer, before)] if before is not None else []
     parts += [_saved(answer, output)] if output is not None else []
     parts += [_drawn(answer, others, picture)] if picture is not None else []
@@ -289,6 +289,23 @@ def _explained(answer: Answer, others: Rivals) -> Part:
         answer.graph, answer.plan, answer.topology, others, memory=answer.limit, reduce_scatter=answer.reduce_scatter
     )
     return {"explanation": made.to_dict()}, told(made)
+
+
+def _offers(words: Config | None, answer: Answer) -> list[Part]:
+    """What compressed gradients would cost, if the topology has slow links."""
+    from cloud.parallel.compressed.method import AUTO, METHODS, Compress
+    from cloud.parallel.compressed.price import offers
+    from cloud.parallel.compressed.telling import as_data, told
+
+    asked = words.parallel.compress if words is not None else ""
+    names = [asked] if asked not in ("", AUTO) else METHODS
+    found = offers(
+        answer.graph, answer.topology, [Compress.named(name) for name in names], memory=answer.limit,
+        reduce_scatter=answer.reduce_scatter,
+    )  # fmt: skip
+    if not found:
+        return []
+    return [({"compression": list(map(as_data, found))}, "\n".join(told(one, answer.topology) for one in found))]
 
 
 def _differing(answer: Answer, saved: Saved) -> Part:

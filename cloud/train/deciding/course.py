@@ -24,7 +24,7 @@ from cloud.train.deciding.pace import at_pace
 from cloud.train.inputs.feed import ArrayFeed, Feed
 from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.keeping.rewind import Goal, Place, Rewind
-from cloud.train.placing.placement import Placement
+from cloud.train.placing.placement import Placement, remembering
 from cloud.train.reports import Evaluation
 from cloud.train.stepping.averaging import Swa
 from cloud.train.stepping.freeze import parts, which_frozen
@@ -179,8 +179,7 @@ class Course:
         if self._frost is not None and "frost" in facts:
             self._frost.resumed(facts["frost"])
             self._refreeze()
-        state: TrainState = self._state
-        return state
+        return remembering(self._state, facts)
 
     def _forget(self) -> None:
         """After another state was read: nothing that was measured holds for it."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from cloud.parallel.compressed.method import Compress
 from cloud.train.jobs import settings
 from cloud.train.jobs.sections import READ, Section, need, overridden
 from cloud.train.jobs.varied import DistillKeys, LoraKeys, PruneKeys
@@ -183,16 +184,24 @@ class Parallel(Section, frozen=True):
     plan: str = ""
     """A file that `msedge plan -o` wrote for this run, used instead of searching."""
     topology: str = ""
-    """The topology for `msedge plan` and "auto": a preset or a TOML file; "": the devices present."""
+    """The topology for `msedge plan`, "auto" and `compress`: a preset or a TOML file; "": the devices present."""
     memory: str = ""
     """Likewise: memory of one device, such as "16GiB"; "": the topology's."""
     compiled: Whole | None = None
     """For "auto": compile this many of the best plans and use the best program; 0: the estimate decides; without it:
     as many as a minute allows, at most 4."""
 
+    compress: str = ""
+    """How gradients cross slow links: "int8", "int8:BLOCK", "powersgd", "powersgd:RANK", "auto" (int8 where the planner
+    expects that it saves time); "": exactly. The slow links are those of the topology's first level."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" together with it', self.mode)
+        if self.compress:
+            many = self.mode != "none" and not self.plan
+            need(many, "parallel.compress", '"", or mode = "data" or "auto" and no plan', self.compress)
+            Compress.named(self.compress)
         chosen = not self.compiled or (self.mode == "auto" and not self.plan)
         need(chosen, "parallel.compiled", '0, or mode = "auto" and no plan', self.compiled)
         if self.memory:

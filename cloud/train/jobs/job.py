@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from cloud.errors import TrainError
+from cloud.parallel.compressed.method import Compress
 from cloud.train.inputs.feed import feed_of
 from cloud.train.inputs.weights import plain
 from cloud.train.jobs.config import Config, Train
@@ -99,7 +100,7 @@ def job_of(config: Config) -> Job:
         trainable=config.model.trainable or None, last=said.last, precision=said.precision, accumulate=said.accumulate,
         clip=said.clip or None, gradient_norm=said.gradient_norm, recompute=said.recompute, freeze=said.freeze,
         average=average_of(said, total, steps), **trained_by(said, rate, work), **deciding_of(config),
-        parallel=_parallel(config), checkpoints=_checkpoints(config), **variants_of(
+        parallel=_parallel(config), compress=_compress(config), checkpoints=_checkpoints(config), **variants_of(
             said.lora, said.distill, said.prune, config.folder, said.seed, said.batch, total
         ),
     )  # fmt: skip
@@ -189,6 +190,12 @@ def _parallel(config: Config) -> str | Prepare:
     from cloud.train.jobs.placing import placing
 
     return placing(config)
+
+
+def _compress(config: Config) -> Compress | None:
+    """For data parallelism; the planner is told by `placing`."""
+    said = config.parallel
+    return Compress.named(said.compress, said.topology or None) if said.compress and said.mode == "data" else None
 
 
 def _steps(examples: int, said: Train) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 
 from cloud.errors import PlanError
+from cloud.parallel.compressed.method import Compress
 from cloud.parallel.explaining import planfile
 from cloud.parallel.topology import Topology
 from cloud.parallel.tracing.trace import trace
@@ -27,6 +28,7 @@ def placing(config: Config) -> Prepare:
             memory=read_size(said.memory, "parallel.memory") if said.memory else None,
             plan=saved.plan if saved else None,
             compiled=said.compiled,
+            compress=Compress.named(said.compress) if said.compress else None,
         )
         try:
             return auto(recipe, state, batch)

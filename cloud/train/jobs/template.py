@@ -134,7 +134,8 @@ epochs = 12                        # 0: as many as `steps` need
 [parallel]
 # mode = "none"                    # or data: every device computes part of each batch; auto: as the planner decides
 # plan = ""                        # for auto: a file that msedge plan -o wrote
-# topology = ""                    # for auto and msedge plan: a preset or a TOML file; "": the devices present
+# compress = ""                    # how gradients cross slow links: int8, powersgd, auto (int8 if it saves time)
+# topology = ""                    # for auto, compress and msedge plan: a preset or a TOML file; "": this machine's
 # memory = ""                      # likewise: memory of one device, such as "16GiB"
 # compiled = 4                     # for auto: compile this many of the best plans; without it, what a minute allows
 

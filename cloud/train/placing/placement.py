@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
@@ -14,7 +17,7 @@ from cloud.errors import TrainError, take_multiple
 from cloud.train.ledger import Packed
 from cloud.train.stepping.step import Batch, Recipe, Step, Sums, TrainState
 
-__all__ = ["Alone", "DataParallel", "Placement", "Prepare", "packing"]
+__all__ = ["Alone", "DataParallel", "Jitted", "Placement", "Prepare", "digest", "packing", "remembering", "spread"]
 
 
 class Placement(Protocol):
@@ -55,7 +58,7 @@ class Alone:
     def __init__(self, step: Step) -> None:
         if (count := jax.process_count()) > 1:
             raise TrainError(f'{count} processes cannot train on one device: use parallel = "data" or "auto"')
-        self.step = _jitted(step)
+        self.step = Jitted(step)
         self._copies = jax.default_backend() != "cpu"
 
     def place(self, state: TrainState) -> TrainState:
@@ -85,7 +88,7 @@ class DataParallel:
         self.ways = len(self.devices)
         mesh = jax.make_mesh((len(self.devices),), ("data",), (jax.sharding.AxisType.Auto,), devices=self.devices)
         self._whole, self._rows = everywhere(mesh), rows_over(mesh)
-        self.step = _jitted(step, out_shardings=self._whole)
+        self.step = Jitted(step, out_shardings=self._whole)
 
     def place(self, state: TrainState) -> TrainState:
         """See `Placement`."""
@@ -94,14 +97,7 @@ class DataParallel:
 
     def place_batch(self, batch: Batch) -> Batch:
         """See `Placement`."""
-        rows = len(batch["mask"]) * jax.process_count()
-        if rows % self.ways:
-            raise TrainError(
-                f"a batch of {rows} rows does not divide among {self.ways} devices: {take_multiple(rows, self.ways)}"
-            )
-        from_rows: Any = jax.make_array_from_process_local_data
-        placed: Batch = jax.tree.map(lambda a: from_rows(self._rows, a), batch)
-        return placed
+        return spread(batch, self._rows, self.ways)
 
     def gather(self, state: TrainState) -> TrainState:
         """See `Placement`."""
@@ -121,12 +117,52 @@ def packing(step: Step) -> tuple[Callable[[TrainState, Batch], tuple[TrainState,
     return packed, names
 
 
-def _jitted(step: Step, **options: Any) -> Callable[[TrainState, Batch], tuple[TrainState, Packed]]:
-    packed, names = packing(step)
-    jitted = jax.jit(packed, donate_argnums=0, **options)
+def spread(batch: Batch, rows: Any, ways: int) -> Batch:
+    """This process's part of a batch, its rows over all devices by the sharding `rows`. Raises TrainError."""
+    count = len(batch["mask"]) * jax.process_count()
+    if count % ways:
+        raise TrainError(f"a batch of {count} rows does not divide among {ways} devices: {take_multiple(count, ways)}")
+    from_rows: Any = jax.make_array_from_process_local_data
+    placed: Batch = jax.tree.map(lambda a: from_rows(rows, a), batch)
+    return placed
 
-    def run(state: TrainState, batch: Batch) -> tuple[TrainState, Packed]:
-        state, vector = jitted(state, batch)
-        return state, Packed(names, vector)
 
-    return run
+class Jitted:
+    """A jitted step whose sums are one vector (`packing`)."""
+
+    def __init__(self, step: Step, **options: Any) -> None:
+        packed, self._names = packing(step)
+        self._jitted = jax.jit(packed, donate_argnums=0, **options)
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, Packed]:
+        """One step; `state` is donated."""
+        state, vector = self._jitted(state, batch)
+        return state, Packed(self._names, vector)
+
+    def lower(self, state: TrainState, batch: Batch) -> Any:
+        """The step lowered for arrays or shapes."""
+        return self._jitted.lower(state, batch)
+
+
+def remembering(state: TrainState, facts: Mapping[str, Any]) -> TrainState:
+    """`state` with the memory that a checkpoint with these facts has: its own where that is alike, else zeros."""
+    plan = facts.get("plan")
+    held = plan.get("memory") if isinstance(plan, dict) else None
+    if not isinstance(held, dict) or not all(map(_is_shape, held.values())):
+        return replace(state, memory=None)
+    mine = state.memory or {}
+    shapes = {name: (tuple(shape), dtype) for name, (shape, dtype) in held.items()}
+    alike = {name: (a.shape, str(a.dtype)) for name, a in mine.items()} == shapes
+    return state if alike else replace(state, memory={n: jnp.zeros(*about) for n, about in shapes.items()})
+
+
+def _is_shape(said: Any) -> bool:
+    """Whether this is [sizes, type] as `Compressed.facts` says it."""
+    if not (isinstance(said, list) and len(said) == 2 and isinstance(said[0], list) and said[1] == "float32"):
+        return False
+    return all(isinstance(size, int) and 0 <= size < 1 << 31 for size in said[0])
+
+
+def digest(about: Any) -> str:
+    """The identity of facts: 64 hexadecimal digits."""
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=32).hexdigest()

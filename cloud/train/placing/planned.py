@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,9 @@ import numpy as np
 
 from cloud._jax import rows_over
 from cloud.errors import PlanError, TrainError, take_multiple
+from cloud.parallel.compressed.method import AUTO, Compress
+from cloud.parallel.compressed.price import Price
+from cloud.parallel.compressed.telling import told
 from cloud.parallel.explaining.notes import notes
 from cloud.parallel.explaining.strategy import strategy
 from cloud.parallel.plan import Estimate, Figures, Plan
@@ -26,8 +27,10 @@ from cloud.parallel.staged.staging import Staging, choose_stages
 from cloud.parallel.topology import Topology
 from cloud.train.ledger import Packed
 from cloud.train.optim.thor import states_of
-from cloud.train.placing.placement import Placement, packing
+from cloud.train.placing.compressed import Compressed, expected, price_of
+from cloud.train.placing.placement import Placement, digest, packing
 from cloud.train.stepping.step import Batch, Recipe, Sums, TrainState
+from converter.report.html import size_text
 
 __all__ = ["Auto", "Planned", "Staged"]
 
@@ -50,6 +53,8 @@ class Auto:
     `cloud.parallel.searching.demands`). `seconds`: for all searches together. `pipelines`: whether to consider pipeline
     parallelism too. `compiled`: how many of the best plans, including the experts', are compiled to use the one with
     the best program; 0: the estimate decides; None: as many as the seconds allow, at most four (see `prepare`).
+    `compress`: how gradients cross slow links (`cloud.parallel.compressed.method`): data parallelism with compressed
+    gradients; with its method "auto", instead of the best plan where its estimate is lower.
     `said`: called with the decision, one sentence.
 
     If no plan fits, or memory prevents a cheaper one, larger and larger shares of the forward pass are recomputed, and
@@ -65,7 +70,12 @@ class Auto:
     seconds: float = 60.0
     pipelines: bool = True
     compiled: int | None = None
+    compress: Compress | None = None
     said: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.compress is not None and (self.plan is not None or self.pins):
+            raise TrainError("compress: expected neither a plan nor pins with it, which say what is exchanged")
 
     def __call__(self, recipe: Recipe, state: TrainState, batch: Batch) -> Placement:
         """See `cloud.train.placing.placement.Prepare`."""
@@ -76,20 +86,53 @@ class Auto:
                 "that size, or none for the devices present"
             )
         begun = time.monotonic()
+        price = self._price(recipe, state, batch, topology)
+        if price is not None and self.compress is not None and self.compress.method != AUTO:
+            return self._compressed(recipe, state, price, topology)
         staged = self._stages(recipe, state, batch, topology)
         found: Planned | None = None
         try:
             found = self._plan(recipe, state, batch, topology, begun + self.seconds)
         except Infeasible:
-            if staged is None:
+            if staged is None and price is None:
                 raise
-        expected = inf if found is None else found.plan.figures.step_seconds
-        if staged is not None and SLOWER * staged.estimate.step_seconds < expected:
+        planned = inf if found is None else found.plan.figures.step_seconds
+        best = inf if found is None else found.plan.estimate.step_seconds  # as the price, which is not compiled either
+        best = min(best, inf if staged is None else SLOWER * staged.estimate.step_seconds)
+        if price is not None and price.estimate.step_seconds < best:
+            return self._compressed(recipe, state, price, topology)
+        if staged is not None and SLOWER * staged.estimate.step_seconds < planned:
             self._say(_of_stages(staged))
             return Staged(recipe, state, batch, staged)
         assert found is not None
         self._say(_of_plan(found))
         return found
+
+    def _price(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology) -> Price | None:
+        """What compressed gradients cost; None if they are not wanted or, for "auto", not possible."""
+        how = self.compress
+        if how is None:
+            return None
+        try:
+            price = price_of(recipe, state, batch, how, topology, self.memory)
+        except (PlanError, TrainError):
+            if how.method != AUTO:
+                raise
+            return None
+        limit = self.memory or topology.memory
+        if price.estimate.peak_bytes <= limit:
+            return price
+        if how.method == AUTO:
+            return None
+        need = size_text(price.estimate.peak_bytes)
+        raise PlanError(
+            f"compress: data parallelism with {price.how} needs {need} per device, of {size_text(limit)}: use smaller "
+            "batches, recompute more, or leave compress out"
+        )
+
+    def _compressed(self, recipe: Recipe, state: TrainState, price: Price, topology: Topology) -> Placement:
+        self._say(told(price, topology))
+        return Compressed(recipe, state, price.how, topology, seconds=expected(price))
 
     def _plan(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology, end: float) -> Planned:
         asked = recipe.options.recompute if self.plan is None else self.plan.recompute
@@ -160,7 +203,7 @@ class Planned:
             "recompute": self.recompute, "graph": plan.graph, "topology": plan.topology,
             **_figures(plan.estimate, plan.figures), "compiled": plan.compiled is not None,
         }  # fmt: skip
-        return {"digest": _digest([about, repr(plan.entering), repr(plan.ops)]), **about}
+        return {"digest": digest([about, repr(plan.entering), repr(plan.ops)]), **about}
 
     def place(self, state: TrainState) -> TrainState:
         """See `Placement`."""
@@ -216,7 +259,7 @@ class Staged:
     def facts(self) -> dict[str, Any]:
         """See `Placement`."""
         about = {"strategy": "pipeline", **self.choice.options, **_figures(self.choice.estimate, self.choice.estimate)}
-        return {"digest": _digest(about), **about}
+        return {"digest": digest(about), **about}
 
     @staticmethod
     def can(recipe: Recipe) -> bool:
@@ -235,10 +278,6 @@ def _figures(about: Estimate, cost: Estimate | Figures) -> dict[str, Any]:
         "collectives": len(about.collectives), "step_seconds": cost.step_seconds, "peak_bytes": cost.peak_bytes,
         "state_bytes": about.state_bytes,
     }  # fmt: skip
-
-
-def _digest(about: Any) -> str:
-    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=32).hexdigest()
 
 
 def _of_plan(found: Planned) -> str:

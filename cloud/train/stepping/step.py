@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,9 @@ from cloud.train.stepping.precision import (
 )
 from cloud.train.tasks.task import Task, Tree
 
+if TYPE_CHECKING:
+    from cloud.parallel.compressed.across import Across
+
 __all__ = [
     "Batch", "Objective", "Recipe", "Step", "StepOptions", "Sums", "TrainState", "initial_state", "make_step",
 ]  # fmt: skip
@@ -48,7 +51,7 @@ class TrainState:
     """Everything that a step replaces; its buffers are donated.
 
     `slots`: the optimiser's. `step`: () int32, steps done. `scale`: of the loss, for float16. `average`: of
-    trained parameters.
+    trained parameters. `memory`: what compressed gradients leave for later steps (`cloud.parallel.compressed`).
     """
 
     params: Tree
@@ -57,6 +60,7 @@ class TrainState:
     step: Any
     scale: LossScale | None = None
     average: Tree | None = None
+    memory: Tree | None = None
 
 
 Step: TypeAlias = Callable[[TrainState, Batch], tuple[TrainState, Sums]]
@@ -170,10 +174,10 @@ class Recipe:
     optimizer: optax.GradientTransformation
     options: StepOptions
 
-    def step(self, recompute: float | None = None) -> Step:
+    def step(self, recompute: float | None = None, across: Across | None = None) -> Step:
         """See `make_step`; optionally with another share of the forward pass recomputed."""
         options = self.options if recompute is None else replace(self.options, recompute=recompute)
-        return make_step(self.objective, self.optimizer, options)
+        return make_step(self.objective, self.optimizer, options, across)
 
 
 def initial_state(objective: Objective, optimizer: optax.GradientTransformation, options: StepOptions) -> TrainState:
@@ -194,31 +198,41 @@ def initial_state(objective: Objective, optimizer: optax.GradientTransformation,
     return made
 
 
-def make_step(objective: Objective, optimizer: optax.GradientTransformation, options: StepOptions) -> Step:
+def make_step(
+    objective: Objective, optimizer: optax.GradientTransformation, options: StepOptions, across: Across | None = None
+) -> Step:
     """(state, batch) -> (state, sums), pure and not jitted.
 
     The loss of a step is `sums["loss"] / sums["examples"]`; gradients are of that mean. A float16 step that overflows
     changes only the scale and has the sums 0 and "skipped" 1. If gradients are clipped or the options ask for it,
-    "gradient_norm" is among the sums.
+    "gradient_norm" is among the sums. `across`: how groups of devices exchange compressed gradients.
     """
     optimizer = optax.with_extra_args_support(optimizer)
     loss_sums = _recomputed(objective.loss_sums, options.recompute)
     params, _ = objective.task.init()
     frozen = which_frozen(params, options.freeze)
 
-    def step(before: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
-        key = jax.random.fold_in(jax.random.key(options.seed), before.step)
-        trained, kept = parts(before.params, frozen)
-        unit = 1.0 if before.scale is None else before.scale.value
+    def local(given: tuple[Tree, ...], batch: Batch, key: jax.Array, examples: Any) -> tuple[Tree, Sums, Tree]:
+        trained, kept, state, scale = given
+        unit = 1.0 if scale is None else scale.value
 
         def scaled(trained: Tree, state: Tree, batch: Batch, key: jax.Array, examples: Any) -> tuple[Any, Any]:
             sums, state = loss_sums(merge(trained, kept), state, batch, key)
             loss = sums["loss"] / (sums["examples"] if examples is None else examples)
-            return loss if before.scale is None else loss * unit, (sums, state)
+            return loss if scale is None else loss * unit, (sums, state)
 
-        gradient, sums, state = _gradient(scaled, trained, before.state, batch, key, options.accumulate)
-        if before.scale is not None:
-            gradient = jax.tree.map(lambda g: g / unit, gradient)
+        gradient, sums, state = _gradient(scaled, trained, state, batch, key, options.accumulate, examples)
+        return gradient if scale is None else jax.tree.map(lambda g: g / unit, gradient), sums, state
+
+    def step(before: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
+        key = jax.random.fold_in(jax.random.key(options.seed), before.step)
+        trained, kept = parts(before.params, frozen)
+        given = trained, kept, before.state, before.scale
+        memory = before.memory
+        if across is None:
+            gradient, sums, state = local(given, batch, key, None)
+        else:
+            gradient, sums, state, memory = across.gradient(local, given, batch, key, memory or {})
         fine = None if before.scale is None else jnp.isfinite(sums["loss"]) & all_finite(gradient)
         if options.gradient_norm or options.clip is not None:
             sums = {**sums, "gradient_norm": optax.tree.norm(gradient)}
@@ -229,7 +243,7 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, opt
         average = None
         if options.average is not None:
             average = averaged(before.step, before.average, trained, options.average)
-        after = TrainState(merge(trained, kept), state, slots, before.step + 1, before.scale, average)
+        after = TrainState(merge(trained, kept), state, slots, before.step + 1, before.scale, average, memory)
         return (after, sums) if fine is None else _unless_overflown(fine, before, after, sums)
 
     return step
@@ -248,14 +262,16 @@ def _unless_overflown(fine: Any, before: TrainState, after: TrainState, sums: Su
 
 
 def _gradient(
-    scaled: Callable[..., tuple[Any, Any]], trained: Tree, state: Tree, batch: Batch, key: jax.Array, accumulate: int
-) -> tuple[Tree, Sums, Tree]:
+    scaled: Callable[..., tuple[Any, Any]], trained: Tree, state: Tree, batch: Batch, key: jax.Array, accumulate: int,
+    examples: Any,
+) -> tuple[Tree, Sums, Tree]:  # fmt: skip
     """Gradient of the batch's mean loss, sums, state; in `accumulate` parts that take every `accumulate`-th row each.
+    `examples`: of which the loss is the mean; None: those of the batch.
 
     Neighbouring rows go to different parts, so that the rows of a sharded batch stay on their devices.
     """
     if accumulate == 1:
-        gradient, (sums, state) = jax.grad(scaled, has_aux=True)(trained, state, batch, key, None)
+        gradient, (sums, state) = jax.grad(scaled, has_aux=True)(trained, state, batch, key, examples)
         return gradient, sums, state
     rows = len(batch["mask"])
     if rows % accumulate:
@@ -263,7 +279,7 @@ def _gradient(
             f"a batch of {rows} rows cannot be computed in {accumulate} microbatches of one size: "
             f"{take_multiple(rows, accumulate)}"
         )
-    examples = jnp.sum(batch["mask"])
+    examples = jnp.sum(batch["mask"]) if examples is None else examples
     micro = jax.tree.map(lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), dict(batch))
 
     def one(state: Tree, index: Any, part: Batch) -> tuple[Tree, Sums, Tree]:

@@ -150,6 +150,8 @@ def test_the_learning_rate_rises_and_ends(schedule: str, end: float) -> None:
         ({"track": {"profile": -1}}, r"track\.profile"),
         ({"parallel": {"memory": "much"}}, r"parallel\.memory: expected bytes"),
         ({"parallel": {"mode": "magic"}}, r"parallel\.mode"),
+        ({"parallel": {"compress": "int8"}}, r"parallel\.compress: expected \"\", or mode = \"data\""),
+        ({"parallel": {"mode": "data", "compress": "zip"}}, r"int8:BLOCK, powersgd"),
         ({"parallel": {"mode": "data", "compiled": 4}}, r"parallel\.compiled: expected 0, or mode = \"auto\""),
     ],
 )

@@ -74,6 +74,13 @@ def test_explained_drawn_saved_and_compared(config: Path) -> None:
     assert "made for another step: it has batch.inputs.x float32[32, 4]" in err and "msedge plan" in err
 
 
+def test_the_price_of_compressed_gradients(config: Path) -> None:
+    """With slow links; of the method that the run has."""
+    there = "plan", config, "--topology", "2x4-slow", "--expert", "dp", "--compiled", "0", "--explain"
+    text, _ = msedge(*there, "--set", "parallel.mode=data", "--set", "parallel.compress=powersgd:2")
+    assert "gradients across 3 GB/s: powersgd:2 takes" in text and "int8" not in text
+
+
 @pytest.mark.parametrize(
     "words, code, expected",
     [
