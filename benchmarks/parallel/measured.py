@@ -1,0 +1,117 @@
+"""Steps that run: our plans and shardings written by hand, in turns on virtual devices of the host.
+
+    XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m benchmarks.parallel.measured [MODEL ...]
+
+Every contender takes one step of a small model, then the next one does, so that all see the same machine load; the
+figure is the median of the process's CPU seconds of a step. `--journal FILE` keeps what was measured, and the same
+command goes on from there; with `--minutes` it stops by itself (exit code 3).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.journal import Journal, TimeIsUp
+from benchmarks.machine import code, facts, versions
+from benchmarks.parallel.models import MODELS
+from benchmarks.parallel.models.model import Model
+from benchmarks.parallel.models.scanned import SCANNED
+from benchmarks.parallel.scans import HAND, by_hand
+from cloud.errors import PlanError
+from cloud.parallel.plan import Mesh
+from cloud.parallel.running.prepare import prepare
+
+CASES: Mapping[str, Callable[..., Model]] = {**SCANNED, **MODELS}
+"""Name to `make(small=True)`."""
+
+ROUNDS = 400
+
+_waits: Any = jax.block_until_ready
+
+
+class _Runner:
+    """A contender's step with its own state."""
+
+    def __init__(self, step: Any, state: Any, batch: Any) -> None:
+        self._step, self._state, self._batch = step, state, batch
+
+    def __call__(self) -> tuple[float, float]:
+        """CPU seconds of a step, and its loss."""
+        start = time.process_time()
+        self._state, metrics = _waits(self._step(self._state, self._batch))
+        return time.process_time() - start, float(metrics["loss"])
+
+
+def measured(case: str, rounds: int, seconds: float) -> dict[str, Any]:
+    """Contender to the median and the quartiles of its CPU milliseconds of a step, and its last loss; "ours": the
+    same, with the plan that was taken."""
+    model, devices = CASES[case](small=True), jax.devices()
+    state, batch = model.make()
+
+    def runner(step: Any, at: Any, rows: Any) -> _Runner:
+        return _Runner(step, jax.device_put(jax.tree.map(lambda x: x.copy(), state), at), jax.device_put(batch, rows))
+
+    runners = {}
+    for name in HAND:
+        for mesh in (Mesh((len(devices),), (0,)), Mesh((2, len(devices) // 2), (0, 0))):
+            try:
+                runners[f"{name} {'x'.join(map(str, mesh.sizes))}"] = runner(*by_hand(model, name, mesh, devices))
+            except PlanError:
+                continue
+    applied = prepare(model.step, model.state, model.batch, devices=devices, seconds=seconds)
+    runners["ours"] = runner(applied.step, *applied.shardings)
+    times: dict[str, list[float]] = {name: [] for name in runners}
+    for _ in range(rounds + 2):
+        losses = {}
+        for name, run in runners.items():
+            spent, losses[name] = run()
+            times[name].append(1e3 * spent)
+    found: dict[str, Any] = {
+        name: [*map(float, np.percentile(each[2:], (50, 25, 75))), losses[name]] for name, each in times.items()
+    }
+    plan = applied.plan
+    return {**found, "plan": f"{plan.name} {'x'.join(map(str, plan.mesh.sizes))}, {plan.parts} parts; {applied.said}"}
+
+
+def main() -> int:
+    """Prints a row of a table for every case. Exit code 3: the minutes ended before."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel.measured", description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", choices=[[], *CASES], help="default: all")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=60.0, help="those of `prepare`")
+    parser.add_argument("--journal", type=Path, help="keep all figures in this file, and go on from it")
+    parser.add_argument("--minutes", type=float, help="begin nothing after this time")
+    asked = parser.parse_args()
+    conditions = {"machine": facts(), "versions": versions(("jax",)), "devices": len(jax.devices()),
+                  "code": code(packages=("cloud/parallel", "benchmarks/parallel/models"))}  # fmt: skip
+    print("| step | by hand, best | ms | ours, ms | ours / best | plan |\n|---|---|---:|---:|---:|---|")
+    try:
+        with Journal(asked.journal, conditions, minutes=asked.minutes) as journal:
+            for case in asked.cases or CASES:
+                measure = partial(measured, case, asked.rounds, asked.seconds)
+                print(_row(case, journal.get(case, asked.rounds, asked.seconds, measure=measure)), flush=True)
+    except TimeIsUp as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+def _row(case: str, found: Mapping[str, Any]) -> str:
+    hand = {name: each[0] for name, each in found.items() if name not in ("ours", "plan")}
+    best, ours = min(hand, key=lambda name: hand[name]), found["ours"][0]
+    cells = case, best, f"{hand[best]:.2f}", f"{ours:.2f}", f"{ours / hand[best]:.3f}", found["plan"]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
