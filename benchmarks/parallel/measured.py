@@ -10,7 +10,6 @@ command goes on from there; with `--minutes` it stops by itself (exit code 3).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +23,15 @@ import optax
 
 from benchmarks.journal import Journal, TimeIsUp
 from benchmarks.machine import code, facts, versions
+from benchmarks.parallel.hand import TEXTS, by_hand, meshes
 from benchmarks.parallel.models import MODELS
 from benchmarks.parallel.models.model import Model, Tree
 from benchmarks.parallel.models.scanned import SCANNED
-from benchmarks.parallel.scans import HAND, by_hand
 from cloud._jax import everywhere, rows_over, shared_out, sums_of_all
-from cloud.errors import PlanError
 from cloud.parallel.plan import Mesh
 from cloud.parallel.running.apply import mesh_of
 from cloud.parallel.running.prepare import prepare
+from cloud.parallel.topology import Topology
 
 CASES: Mapping[str, Callable[..., Model]] = {**SCANNED, **MODELS}
 """Name to `make(small=True)`."""
@@ -95,11 +94,8 @@ def measured(case: str, rounds: int, seconds: float) -> dict[str, Any]:
         return _Runner(step, jax.device_put(jax.tree.map(lambda x: x.copy(), state), at), jax.device_put(batch, rows))
 
     runners = {} if case == "accumulated" else {"shard_map": runner(*_data_parallel(model, devices))}
-    for name in HAND:
-        for mesh in (Mesh((len(devices),), (0,)), Mesh((2, len(devices) // 2), (0, 0))):
-            with contextlib.suppress(PlanError):  # some need a second axis; to the others it makes no difference
-                runners[name] = runner(*by_hand(model, name, mesh, devices))
-                break
+    for name, expert in TEXTS.items():
+        runners[name] = runner(*by_hand(model, expert, meshes(expert, Topology.of_devices(devices))[0], devices))
     applied = prepare(model.step, model.state, model.batch, devices=devices, seconds=seconds)
     runners["ours"] = runner(applied.step, *applied.shardings)
     losses = {name: [run()[1] for _ in range(3)][-1] for name, run in runners.items()}  # the first compiles
@@ -133,7 +129,7 @@ def main() -> int:
             for case in asked.cases or CASES:
                 measure = partial(measured, case, asked.rounds, asked.seconds)
                 print(
-                    _row(case, journal.get(case, "shard_map", *HAND, asked.rounds, asked.seconds, measure=measure)),
+                    _row(case, journal.get(case, "shard_map", *TEXTS, asked.rounds, asked.seconds, measure=measure)),
                     flush=True,
                 )
     except TimeIsUp as error:
