@@ -1,8 +1,9 @@
 """The same search for every optimiser: equal numbers of trials and steps, the same random draws; then new seeds.
 
 A trial draws a learning rate (log-uniform over two decades chosen for the optimiser), weight decay, the part of steps
-for warm-up, momentum and second-moment decay. The settings with the lowest final validation loss are run again with
-seeds that no trial has used. The target is the final loss of the best first-order optimiser, the mean over those seeds.
+for warm-up, momentum and second-moment decay. The settings with the lowest final validation losses get two more seeds;
+the best of them are run again with seeds that no trial has used. The target is the final loss of the best first-order
+optimiser, the mean over those seeds.
 An optimiser's steps to target are the point where its own mean curve reaches it. With a schedule made for more steps
 that point is late, so each optimiser also gets complete runs with fewer steps, and the shortest one that ends at the
 target is reported as well.
@@ -26,17 +27,19 @@ from cloud.train.optim.budget import work_of
 from cloud.train.optim.thor import thor
 from cloud.train.stepping.optimizers import cosine_schedule, decay_mask, momentum_sgd
 
-__all__ = ["OPTIMIZERS", "Curve", "Settings", "curve", "search", "shortest", "steps_to"]
+__all__ = ["OPTIMIZERS", "SHARES", "Curve", "Settings", "curve", "in_turns", "settings_of", "steps_to"]
 
 Settings = Mapping[str, float]
 
+_waits: Any = jax.block_until_ready
+
 SHARES = 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3
-"""Fractions of the steps for shorter complete runs, which are tried until one misses the target."""
+"""Parts of the steps for shorter complete runs, which are tried until one misses the target."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Rates between `low` and `high`; `make(rate schedule, settings, FLOPs of the passes of a step)`."""
+    """Rates between `low` and `high`; `make(rate, settings, FLOPs of the passes of a step)`."""
 
     low: float
     high: float
@@ -77,13 +80,10 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """Validation losses after every `every` steps; processor seconds of a step on average, and the most that one took
-    (without the first three, which compile)."""
+    """Validation losses after every `every` steps."""
 
     every: int
     losses: tuple[float, ...]
-    seconds: float
-    peak: float
 
     @property
     def end(self) -> float:
@@ -103,34 +103,63 @@ def drawn(name: str, random: np.random.Generator) -> Settings:
     }
 
 
-def curve(task: Task, name: str, settings: Settings, steps: int, seed: int, every: int) -> Curve:
-    """Train once. The seed determines batches and initial weights, which are the same for every optimiser."""
-    schedule = cosine_schedule(settings["rate"], steps, warmup=max(int(settings["warmup"] * steps), 1),
-                               end=0.02 * settings["rate"])  # fmt: skip
-    params, state = jax.tree.map(jax.numpy.copy, task.fresh(seed))
-    random = np.random.default_rng((seed, 1))
-    optimizer = OPTIMIZERS[name].make(schedule, settings, _work(task))
-    measure = _measure(task)
+class _Run:
+    """Training that goes one step at a time. The seed determines batches and initial weights, which are the same for
+    every optimiser."""
 
-    def step(params: Any, state: Any, slots: Any, batch: Any) -> Any:
-        (_, state), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, state, batch)
-        updates, slots = optimizer.update(gradient, slots, params)
-        return optax.apply_updates(params, updates), state, slots
+    def __init__(self, task: Task, name: str, settings: Settings, steps: int, seed: int) -> None:
+        rate = settings["rate"]
+        warmup = max(int(settings["warmup"] * steps), 1)
+        self._rate = cosine_schedule(rate, steps, warmup=warmup, end=0.02 * rate)
+        self._task, self._settings, self._done = task, settings, 0
+        self._random, self._step = np.random.default_rng((seed, 1)), _step(task, name)
+        self.params, self.state = jax.tree.map(jax.numpy.copy, task.fresh(seed))
+        self._slots = OPTIMIZERS[name].make(0.0, settings, _work(task)).init(self.params)
 
-    run = jax.jit(step, donate_argnums=(0, 1, 2))
-    slots = optimizer.init(params)
-    losses, times = [], []
-    for number in range(1, steps + 1):
-        batch = task.batch(random)
+    def step(self) -> float:
+        """One step; its processor seconds."""
+        batch, rate = self._task.batch(self._random), float(self._rate(self._done))
         begun = time.process_time()
-        params, state, slots = run(params, state, slots, batch)
-        jax.tree.map(lambda leaf: leaf.block_until_ready(), params)
-        times.append(time.process_time() - begun)
+        found = self._step(self.params, self.state, self._slots, batch, rate, self._settings)
+        self.params, self.state, self._slots = _waits(found)
+        self._done += 1
+        return time.process_time() - begun
+
+
+def curve(task: Task, name: str, settings: Settings, steps: int, seed: int, every: int) -> Curve:
+    """Train once."""
+    run, measure, losses = _Run(task, name, settings, steps, seed), _measure(task), list[float]()
+    for number in range(1, steps + 1):
+        run.step()
         if number % every == 0:
-            losses.append(float(measure(params, state)))
+            losses.append(float(measure(run.params, run.state)))
             if not np.isfinite(losses[-1]):
                 break
-    return Curve(every, tuple(losses), float(np.mean(times[3:])), float(max(times[3:], default=0.0)))
+    return Curve(every, tuple(losses))
+
+
+def in_turns(task: Task, best: Mapping[str, Settings], steps: int) -> dict[str, list[float]]:
+    """Processor seconds of every step after the first (which compiles) of some optimisers, by their names and settings.
+    They take turns, so that all see the same machine load."""
+    runs = {name: _Run(task, name, settings, steps, 0) for name, settings in best.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(steps):
+        for name, run in runs.items():
+            times[name].append(run.step())
+    return {name: found[1:] for name, found in times.items()}
+
+
+@lru_cache(maxsize=8)
+def _step(task: Task, name: str) -> Callable[..., Any]:
+    """Settings are arguments, so that a step is compiled once for all trials."""
+    make, work = OPTIMIZERS[name].make, _work(task)
+
+    def step(params: Any, state: Any, slots: Any, batch: Any, rate: Any, settings: Settings) -> Any:
+        (_, state), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, state, batch)
+        updates, slots = make(rate, settings, work).update(gradient, slots, params)
+        return optax.apply_updates(params, updates), state, slots
+
+    return jax.jit(step, donate_argnums=(0, 1, 2))
 
 
 @lru_cache(maxsize=2)
@@ -146,34 +175,10 @@ def _work(task: Task) -> float:
     return work_of(gradient, params, state, task.batch(np.random.default_rng(0)))
 
 
-def search(
-    task: Task, name: str, trials: int, steps: int, every: int, say: Callable[[str], None]
-) -> tuple[Settings, list[tuple[Settings, float]]]:
-    """The best settings of `trials` with seed 0, and all settings with their final losses."""
-    random, tried = np.random.default_rng(11), []
-    for number in range(trials):
-        settings = drawn(name, random)
-        end = curve(task, name, settings, steps, 0, every).end
-        tried.append((settings, end))
-        say(f"{task.name}: {name} trial {number + 1}/{trials}: rate {settings['rate']:.2g} -> {end:.4f}")
-    return min(tried, key=lambda row: row[1])[0], tried
-
-
-def shortest(
-    task: Task, name: str, settings: Settings, steps: int, seeds: Sequence[int], target: float,
-    say: Callable[[str], None],
-) -> int | None:  # fmt: skip
-    """Steps of the shortest complete run, among `SHARES` of `steps`, whose mean final loss reaches `target`; None if
-    even the longest does not."""
-    found = None
-    for share in SHARES:
-        fewer = round(share * steps)
-        end = float(np.mean([curve(task, name, settings, fewer, seed, fewer).end for seed in seeds]))
-        say(f"{task.name}: {name} in {fewer} steps: {end:.4f}")
-        if not end <= target:
-            break
-        found = fewer
-    return found
+def settings_of(name: str, trials: int) -> list[Settings]:
+    """The settings of an optimiser's trials; the same random draws for all of them."""
+    random = np.random.default_rng(11)
+    return [drawn(name, random) for _ in range(trials)]
 
 
 def steps_to(target: float, curves: Sequence[Curve]) -> float | None:

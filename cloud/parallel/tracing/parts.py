@@ -21,24 +21,28 @@ ALONG = frozenset({"transpose", "reshape", "squeeze", "convert_element_type", "n
 Flat = Callable[[Any], Any]
 
 
-def in_parts(eqn: Any, apart: Apart, carries: Mapping[int, Any]) -> Callable[..., Any]:
+def in_parts(eqn: Any, apart: Apart, carries: Mapping[int, Any], stacks: Sequence[int] = ()) -> Callable[..., Any]:
     """The scan as a function of its operands. `apart`: of its body. `carries`: those kept in parts, and what each trip
-    adds to them."""
+    adds to them. `stacks`: results of the body that are stacked in parts, added up after the loop."""
     params = eqn.params
     held, kept = params["num_consts"], params["num_carry"]
+    wanted = [*carries.values(), *(apart.closed.jaxpr.outvars[j] for j in stacks)]
 
     def run(*operands: Any) -> list[Any]:
-        consts, start, stacks = operands[:held], operands[held : held + kept], operands[held + kept :]
+        consts, start, slices = operands[:held], operands[held : held + kept], operands[held + kept :]
 
-        def trip(carry: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        def trip(carry: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], Any]:
             given = [start[i] if i in carries else each for i, each in enumerate(carry)]
-            made, lifted = apart.run([*consts, *given, *slices], list(carries.values()))
-            after = dict(zip(carries, lifted, strict=True))
-            return [carry[i] + after[i] if i in after else made[i] for i in range(kept)], made[kept:]
+            made, lifted = apart.run([*consts, *given, *slices], wanted)
+            after = dict(zip(carries, lifted, strict=False))
+            rest = [None if j in stacks else each for j, each in enumerate(made)][kept:]
+            return [carry[i] + after[i] if i in after else made[i] for i in range(kept)], (rest, lifted[len(after) :])
 
         zeros = [jnp.zeros((apart.parts, *jnp.shape(each)), each.dtype) if i in carries else each
                  for i, each in enumerate(start)]  # fmt: skip
-        last, made = lax.scan(trip, zeros, list(stacks), params["length"], params["reverse"], params["unroll"])
+        last, (made, parts) = lax.scan(trip, zeros, list(slices), params["length"], params["reverse"], params["unroll"])
+        for j, each in zip(stacks, parts, strict=True):
+            made[j - kept] = each.sum(1)
         return [*(start[i] + each.sum(0) if i in carries else each for i, each in enumerate(last)), *made]
 
     return run
@@ -68,6 +72,16 @@ class Apart:
             if len(others) == 1 and self.uses[after] == 1 and self.can(others[0]):
                 found[i] = others[0]
         return found
+
+    def gradients(self, held: int, kept: int) -> list[int]:
+        """Stacked results that can be computed in parts and look like gradients of weights: vectors, or of the shape of
+        a slice that the body multiplies with."""
+        jaxpr = self.closed.jaxpr
+        read = {atom for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general" for atom in eqn.invars
+                if isinstance(atom, core.Var)}  # fmt: skip
+        shapes = {var.aval.shape for var in jaxpr.invars[held + kept :] if var in read}
+        outs = {j: jaxpr.outvars[j].aval.shape for j in range(kept, len(jaxpr.outvars))}
+        return [j for j, shape in outs.items() if (len(shape) < 2 or shape in shapes) and self.can_stack(j)]
 
     def can(self, atom: Any) -> bool:
         """Whether the value, which nothing else reads, can be computed in parts."""

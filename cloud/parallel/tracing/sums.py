@@ -9,7 +9,7 @@ would combine it in every trip. Two forms avoid that, with the same result up to
 2. the carry has a leading dimension of `parts`, each part adds up its share of the batch, and the parts are added
    after the loop. A plan that splits this dimension as the batch leaves each device its own accumulator. Linear
    operators between the product and the carry act on each part, also those of a scan inside, whose stacks have a
-   leading dimension too.
+   leading dimension too. Where no carry accumulates, what looks like the stacked gradients of layers gets it.
 """
 
 from __future__ import annotations
@@ -57,8 +57,12 @@ def added_after(eqn: Any, parts: int, flat: Flat) -> tuple[Function | None, bool
     if stacked:
         return _stacking(eqn, closed, stacked), False
     apart = Apart(closed, parts, flat) if parts > 1 else None
-    carries = apart.carries(params["num_consts"], params["num_carry"]) if apart else {}
-    return (in_parts(eqn, apart, carries) if apart and carries else None), True
+    if apart is None:
+        return None, True
+    about = params["num_consts"], params["num_carry"]
+    carries = apart.carries(*about)
+    stacks = [] if carries else apart.gradients(*about)
+    return (in_parts(eqn, apart, carries, stacks) if carries or stacks else None), True
 
 
 def _worth(jaxpr: Any, first: int, sums: Sequence[_Sum]) -> list[_Sum]:

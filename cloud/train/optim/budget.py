@@ -27,14 +27,25 @@ EVERY = 10
 GATHER = 4
 """Steps between two gradients that factors are made of."""
 
-_ADAM, _PASSES = 80.0, 60.0
-"""FLOPs that take as long as Adam's update of one number, and as the passes over memory that turning it on one side
-adds. Fitted, as the constants below, to one core of an x86 server (AVX-512, 80 GFLOP/s in a product of 64 x 1152 x 256)
-and a weight of 1152 x 256: Adam 0.34 ms; more than that on the left in blocks of 32 0.55 ms, on the right 1.45 ms, on
-both sides in blocks of 32 2.6 ms, of 64 4.4 ms. On a GPU, where memory is slower in relation, they are too small."""
+_ADAM = 80.0
+"""FLOPs that take as long as Adam's update of one number. Fitted, as the constants below, to one core of an x86 server
+(AVX-512, 80 GFLOP/s in a product of 64 x 1152 x 256, 1 MiB of cache for itself). What turning adds to Adam's step of a
+weight, both sides, in nanoseconds per number, where other work kept the other core and the memory busy:
 
-_SLOWER = 1.2, 2.6
-"""How much slower the products of the left and the right side are than a model's, for being small."""
+    numbers    blocks of 16     32     64
+     32,768             7.6    8.5   11.0
+    131,072            13.4   15.2   24.3
+    294,912            11.5   13.5   20.9
+
+On a GPU, where memory is slower in relation, they are too small."""
+
+_PASSES, _CACHED = (60.0, 235.0), 1 << 16
+"""The passes over memory that turning one number on one side adds: for weights of fewer numbers than `_CACHED`, whose
+gradient, moments and direction stay in the cache of a core, and for larger ones."""
+
+_SLOWER, _SMALLEST = (1.2, 2.6), 24
+"""How much slower the products of the left and the right side are than a model's, for being small; pieces below
+`_SMALLEST` take as long as those."""
 
 _RENEW = 60.0, 1500.0
 """A renewal of a basis of s x s, divided by s³ and by s²: 0.25 ms for s = 64, 0.04 ms for s = 32."""
@@ -59,12 +70,13 @@ def adams(shape: Sequence[int]) -> float:
 def cost(blocks: Blocks, sides: Choice, every: int) -> float:
     """What turning a weight adds to a step of Adam's on average, in FLOPs."""
     size = math.prod(blocks.tiles)
+    passes = _PASSES[size >= _CACHED]
     rows = ((blocks.height, blocks.down, _SLOWER[0]), (blocks.width, blocks.across, _SLOWER[1]))
     total = 0.0
     for (s, pieces, slower), side in zip(rows, sides, strict=True):
         if side:
-            products = 4 * s + 2 * s / GATHER + 4 * s / every
-            total += size * (_PASSES + slower * products) + pieces * (_RENEW[0] * s**3 + _RENEW[1] * s**2) / every
+            products = max(s, _SMALLEST) * (4 + 2 / GATHER + 4 / every)
+            total += size * (passes + slower * products) + pieces * (_RENEW[0] * s**3 + _RENEW[1] * s**2) / every
     return total
 
 

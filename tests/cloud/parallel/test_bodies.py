@@ -181,6 +181,16 @@ def test_microbatches_are_summed_over_devices_once() -> None:
     assert moved[1] > 3.9 * moved[4]
 
 
+def test_gradients_of_layers_are_summed_over_devices_after_the_loop() -> None:
+    """In parts, trips stack what each device has; without, each trip adds up its layer's gradients."""
+    times = {}
+    for parts in (1, 8):
+        made, report = applied("layers", "dp", LINE, parts)
+        assert all(row.predicted == row.compiled for row in report.collectives), report.text()
+        times[parts] = {one.times for one in made.plan.estimate.collectives}
+    assert times == {1: {1, LAYERS}, 8: {1}}
+
+
 def test_work_of_trips_is_counted() -> None:
     step, state = STEPS["nested"]
     graph = trace(step, state, ROWS_OF)
