@@ -17,7 +17,7 @@ from cloud.parallel.explaining.pins import meshes_for, read_pin
 from cloud.parallel.explaining.words import duration
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Mesh, Plan
-from cloud.parallel.searching.choose import FEW, Reader, different, read_back, smallest, with_experts
+from cloud.parallel.searching.choose import FEW, Reader, different, fitting, smallest, with_experts
 from cloud.parallel.searching.demands import Pin
 from cloud.parallel.searching.expert import EXPERTS
 from cloud.parallel.searching.search import AXES, LEAN, plans
@@ -108,7 +108,8 @@ def settle(
     answers: Sequence[Answer], step: Callable[..., Any], arguments: Sequence[Any], compiled: int | None, end: float
 ) -> Answer:
     """The best of the `answers` for the variants of one step, as compiled if a compiler can read the target back.
-    `compiled`: as for `choose`; `end`: of everything, by `time.monotonic`. Raises `Infeasible` if no program fits."""
+    `compiled`: as for `choose`; `end`: of everything, by `time.monotonic`. If compiled programs need more memory than
+    estimated, plans are searched again with that much less. Raises `Infeasible` if no program fits."""
     wanted, topology = answers[0].wanted, answers[0].topology
     of = {answer.wanted.parts: answer for answer in answers}
     found = different(plan for answer in answers for plan in (answer.plan, *answer.others))
@@ -126,7 +127,13 @@ def settle(
         found = different(replace(plan, recompute=wanted.recompute) for plan in found)
     reader = Reader(graphs, topology, arguments, jax.eval_shape(step, *arguments), compiler, wanted.memory)
     most, until = (FEW, end) if compiled is None else (compiled, inf)
-    choice = read_back(reader, found, most, until, False)
+
+    def again(less: float, left: float) -> list[Plan]:
+        share = min(left, wanted.seconds) / len(answers)
+        given = [(each.graph, replace(each.wanted, memory=less, seconds=share)) for each in answers]
+        return different(plan for graph, leaner in given for plan in _plans(graph, topology, leaner))
+
+    choice = fitting(reader, found, again, most, until, False)
     return replace(_moved(of[choice.plan.parts], choice.plan), said=choice.said)
 
 

@@ -28,7 +28,7 @@ from cloud.parallel.topology import Topology
 from converter.report.html import size_text
 
 __all__ = ["EQUAL", "FEW", "SLACK", "Checked", "Choice", "Reader", "checked", "choose",
-           "different", "read_back", "smallest", "with_experts", "worth"]  # fmt: skip
+           "different", "fitting", "smallest", "with_experts", "worth"]  # fmt: skip
 
 FEW, SLACK = 4, 1.3
 """The most plans that are compiled; each one's predicted time is at most this multiple of the best one's."""
@@ -140,6 +140,19 @@ def choose(graphs: Mapping[int, Graph], topology: Topology, arguments: Sequence[
     reader = Reader(graphs, topology, arguments, results, compiler, options.get("memory"))
     until = end if compiled is None else float("inf")
     most = FEW if compiled is None else compiled
+
+    def again(less: float, left: float) -> list[Plan]:
+        return _searched(graphs, topology, min(left, seconds / 2), options | {"memory": less})
+
+    return fitting(reader, found, again, most, until, running)
+
+
+def fitting(
+    reader: Reader, found: Sequence[Plan], again: Callable[[float, float], Sequence[Plan]], most: int, until: float,
+    running: bool,
+) -> Choice:  # fmt: skip
+    """`read_back`. If no program fits because programs need more memory than estimated, plans are searched again, at
+    most `ROUNDS` times: `again(memory, seconds)`, with less memory by what the estimates missed."""
     for _ in range(ROUNDS):
         try:
             return read_back(reader, found, most, until, running)
@@ -148,8 +161,7 @@ def choose(graphs: Mapping[int, Graph], topology: Topology, arguments: Sequence[
             left = until - time.monotonic()
             if less is None or left < 1.0:
                 raise
-            again = options | {"memory": less}
-            found = _searched(graphs, topology, min(left / 2, seconds / 2), again)
+            found = again(less, left / 2)
     return read_back(reader, found, most, until, running)
 
 
@@ -241,7 +253,8 @@ def worth(plans: Sequence[Plan], most: int) -> list[Plan]:
     before all are. The cheapest is first. The cheapest with data parallelism (`DATA`) is second, if within `ERR`: its
     kernels are those of one device, and the estimate of a plan that splits otherwise or repeats work may be wrong
     (`mamba`: estimates of 91 ms compile to 61 with data parallelism and to 89 without). Then, within `SLACK`, the best
-    of each origin (an expert or the search, for one number of parts), which differ most."""
+    of each origin (an expert or the search, for one number of parts), which differ most; at last other plans with data
+    parallelism, which lie so close together that only programs tell them apart."""
     best = plans[0].estimate.step_seconds
     data = [plan for plan in plans if plan.name in DATA and plan.estimate.step_seconds <= ERR * best]
     first = [plans[0], *(data[:1] if plans[0].name not in DATA else [])][:most]
@@ -251,7 +264,8 @@ def worth(plans: Sequence[Plan], most: int) -> list[Plan]:
     for plan in others:
         ranks.append(seen[plan.name, plan.parts])
         seen[plan.name, plan.parts] += 1
-    return first + [others[number] for number in sorted(range(len(others)), key=lambda number: ranks[number])]
+    ordered = first + [others[number] for number in sorted(range(len(others)), key=lambda number: ranks[number])]
+    return (ordered + [plan for plan in data if not any(plan is one for one in ordered)])[:most]
 
 
 def _near(number: int, plan: Plan, plans: Sequence[Plan], most: int) -> bool:

@@ -182,3 +182,5 @@ def test_data_parallelism_is_compiled_second_and_origins_in_turn() -> None:
     ]
     assert worth(far, 4) == [far[0], far[2]]
     assert worth([far[0], far[3]], 4) == [far[0]]
+    close = replace(plan(1.95), name="dp")
+    assert worth([*far[:3], close], 4) == [far[0], far[2], close]
