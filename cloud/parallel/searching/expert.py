@@ -6,7 +6,7 @@ The rules use the graph, not names: *examples* are the dimensions that follow fr
 | name | examples | weights |
 |---|---|---|
 | dp | split over the axis | whole |
-| zero1 | split | whole; other state of two or more dimensions (moments) split along its largest that divides |
+| zero1 | split | whole; other state (moments) split along its largest dimension that divides |
 | fsdp | split | every state split along its largest dimension that divides |
 | megatron | whole | columns, then rows of what reads those columns; rows' results whole |
 | tp_sp | whole | as megatron; activations between may be split along the sequence |
@@ -38,11 +38,8 @@ def _dp(graph: Graph, mesh: Mesh) -> Demands | None:
 
 
 def _zero1(graph: Graph, mesh: Mesh) -> Demands | None:
-    """Moments of vectors stay whole: moving them takes more kernels than it saves."""
-    spread, used = _widest(mesh), parameters(graph)
-    whole = {v: ((),) * len(graph.values[v].shape) for v in used}
-    state = _state(graph, lambda shape: spread(shape) if len(shape) > 1 else ((),) * len(shape))
-    return _examples(graph, mesh, _every(mesh)) | state | Demands(entering=whole)
+    whole = {v: ((),) * len(graph.values[v].shape) for v in parameters(graph)}
+    return _examples(graph, mesh, _every(mesh)) | _state(graph, _widest(mesh)) | Demands(entering=whole)
 
 
 def _fsdp(graph: Graph, mesh: Mesh) -> Demands | None:

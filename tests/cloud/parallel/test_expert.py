@@ -10,6 +10,7 @@ from benchmarks.parallel.models import gpt, moe
 from benchmarks.parallel.models.model import Model
 from cloud.parallel.plan import Mesh
 from cloud.parallel.searching.search import search
+from cloud.parallel.searching.walk import sums
 from cloud.parallel.topology import PRESETS
 from cloud.parallel.tracing.trace import trace
 
@@ -54,4 +55,6 @@ def test_zero1_keeps_parameters_whole_and_splits_their_moments() -> None:
     lies = {graph.values[v].name: split for v, split in zip(graph.entering, plan.entering, strict=True)}
     assert lies["params.block0.up.w"] == ((), ()) and lies["batch.x"] == ((0,), ())
     assert lies["slots.0.mu.block0.up.w"] == ((), (0,)) and lies["slots.0.nu.words"] == ((0,), ())
-    assert lies["slots.0.mu.block0.up.b"] == ((),) and lies["slots.0.count"] == ()
+    assert lies["slots.0.mu.block0.up.b"] == ((0,),) and lies["slots.0.count"] == ()
+    vectors = [one for one in sums(graph, plan) if len(graph.values[one.value].shape) == 1]
+    assert len(vectors) >= 8 and {one.split for one in vectors} == {((0,),)}  # none ends whole, to be cut after

@@ -22,6 +22,7 @@ from math import prod
 from cloud.parallel.graph import Graph, Loop, Op, Split, remembered
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.options import degree, made, wanted
+from cloud.parallel.searching.walk import late
 from cloud.parallel.tracing.bodies import CLOSE
 
 __all__ = ["SMALL", "Derived", "Group", "Member", "derive", "grouped"]
@@ -80,6 +81,10 @@ class _Homes:
         self.made_at = {value: -1 for value in graph.entering}
         self.pending: list[int] = []
         self.elements = [prod(value.shape) for value in graph.values]
+        self.readers: dict[int, list[int]] = {}
+        for k, op in enumerate(graph.ops):
+            for value in op.inputs:
+                self.readers.setdefault(value, []).append(k)
 
     def put(self, k: int, op: Op) -> None:
         """Assign operators in order; growers wait for their readers. A carry leaves a trip split as it entered it."""
@@ -128,7 +133,14 @@ class _Homes:
     def _follows(self, op: Op, main: int) -> bool:
         if op.follows or not op.primitive.startswith(("reduce_", "arg")):
             return op.follows
-        return not any(loop.reduces for loop in op.loops) or self._results(op) <= SMALL * self._known(op, main)
+        if not any(loop.reduces for loop in op.loops):
+            return True
+        return self._results(op) <= SMALL * self._known(op, main) and not self._is_gradient(op)
+
+    def _is_gradient(self, op: Op) -> bool:
+        """Whether only the optimiser reads the results, whose sums may then end scattered as its slots are."""
+        read = [r for v in op.outputs if self.graph.values[v].shape for r in self.readers.get(v, ())]
+        return bool(read) and all(late(self.graph)[r] for r in read)
 
     def _lead(self, k: int) -> None:
         self.groups.append((k, -1, []))

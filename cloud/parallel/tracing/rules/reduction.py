@@ -24,11 +24,13 @@ REDUCES = {
 
 
 def reduce(eqn: Any) -> Nest:
-    """Kept dimensions are loops of the result; the others are reduced."""
+    """Kept dimensions are loops of the result; the others are reduced. Over dimensions of one element it is a reshape."""
     axes, kind = eqn.params["axes"], REDUCES[eqn.primitive.name]
     (shape,) = shapes(eqn.invars)
     kept = [d for d in range(len(shape)) if d not in axes]
-    return weave(eqn, [range(len(shape))], [kept], reduces=dict.fromkeys(axes, kind), flops=float(elements(eqn.invars)))
+    alone = all(shape[d] == 1 for d in axes)
+    trips = 0.0 if alone else float(elements(eqn.invars))
+    return weave(eqn, [range(len(shape))], [kept], reduces=dict.fromkeys(axes, kind), flops=trips, follows=alone)
 
 
 def argument(eqn: Any) -> Nest:
