@@ -24,7 +24,7 @@ REDUCES = {
 
 
 def reduce(eqn: Any) -> Nest:
-    """Kept dimensions are loops of the result; the others are reduced. Over dimensions of one element it is a reshape."""
+    """Kept dimensions are loops of the result; the others are reduced. Over dimensions of one element: a reshape."""
     axes, kind = eqn.params["axes"], REDUCES[eqn.primitive.name]
     (shape,) = shapes(eqn.invars)
     kept = [d for d in range(len(shape)) if d not in axes]
