@@ -75,18 +75,6 @@ def shared_out(function: Callable[[Any, Any], tuple[Any, Any]], mesh: jax.shardi
     return run
 
 
-def on_each(
-    function: Callable[..., Any], mesh: jax.sharding.Mesh, reads: Sequence[_Split], writes: Sequence[_Split]
-) -> Callable[..., Any]:
-    """`function(*arrays) -> arrays` on every device of `mesh`, which sees its parts of operands that are split as in
-    `reads`; it may use collectives over the mesh's axes."""
-    specs = [tuple(split_over(mesh, split).spec for split in splits) for splits in (reads, writes)]
-    run: Callable[..., Any] = jax.shard_map(
-        function, mesh=mesh, in_specs=specs[0], out_specs=[*specs[1]], check_vma=False
-    )
-    return run
-
-
 def sums_of_all(values: Any, mesh: jax.sharding.Mesh) -> Any:
     """Inside `shared_out`: the sum over the devices."""
     psum: Any = jax.lax.psum

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cloud._jax import bound, on_each
+from cloud._jax import bound, on_axes, split_over
 from cloud.parallel.graph import Halo, Op
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.options import degree, made, partial_axes, wanted
@@ -45,7 +45,9 @@ def exchanged(
         return [_summed(result, adding) for result in results] if adding else results
 
     reads = [wanted(op, i, loops) for i in range(len(op.inputs))]
-    return on_each(alone, mesh, reads, [made(op, j, loops) for j in range(len(op.outputs))])
+    writes = [made(op, j, loops) for j in range(len(op.outputs))]
+    given, back = ([split_over(mesh, split).spec for split in splits] for splits in (reads, writes))
+    return on_axes(alone, mesh, mesh.axis_names, tuple(given), back)
 
 
 def _joined(part: Any, dim: int, halo: Halo, names: tuple[str, ...], parts: int, outside: Any) -> Any:
