@@ -162,7 +162,8 @@ def _saved(path: Path | None, case: str, row: dict[str, Any]) -> None:
     """Adds one row to the file, which another process may have changed since."""
     if path:
         found = json.loads(path.read_text()) if path.exists() else {}
-        write_atomically(path, json.dumps(found | {case: row}, indent=1).encode(), PlanError)
+        lines = [f"{json.dumps(name)}: {json.dumps(one)}" for name, one in (found | {case: row}).items()]
+        write_atomically(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode(), PlanError)
 
 
 def _parser() -> argparse.ArgumentParser:
