@@ -3,7 +3,8 @@
 Measured: expected calibration error with bins of equal width (Guo et al. 2017) and of equal mass (Nixon et al. 2019,
 "Measuring Calibration in Deep Learning"), negative log likelihood, Brier score (1950, over all classes: 0 to 2).
 Fitted: one temperature (Guo), thresholds of the energy (Liu et al. 2020) and of the Mahalanobis distance (Lee et al.
-2018). Everything is computed from a model's outputs, so that it is the deployed file that is measured, integers included.
+2018). Everything is computed from a model's outputs, so that it is the deployed file that is measured, integers
+included.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from lite_runtime.calibration.description import Calibration, Mahalanobis, Thres
 from lite_runtime.calibration.scores import energy, from_probabilities, log_softmax, mahalanobis
 from lite_runtime.graph import Array
 
-__all__ = ["Bin", "Measured", "Separation", "fit", "fit_mahalanobis", "fit_temperature", "measure", "measure_groups",
-           "separation", "threshold", "worst_decile"]  # fmt: skip
+__all__ = ["Bin", "Measured", "Separation", "fit_calibration", "fit_mahalanobis", "fit_temperature",
+           "measure_calibration", "measure_groups", "separation", "threshold", "worst_decile"]  # fmt: skip
 
 BINS = 15
 _COLD, _HOT = 1e-2, 1e2
@@ -60,7 +61,7 @@ class Separation(NamedTuple):
     fpr95: float
 
 
-def measure(logits: Array, labels: Array, temperature: float = 1.0, bins: int = BINS) -> Measured:
+def measure_calibration(logits: Array, labels: Array, temperature: float = 1.0, bins: int = BINS) -> Measured:
     """The calibration of logits (n, classes) for labels (n,) of whole numbers. Raises DataError for shapes that do not
     match, labels that are not classes, logits that are not finite and no examples."""
     given, truth = _checked(logits, labels)
@@ -90,15 +91,15 @@ def measure(logits: Array, labels: Array, temperature: float = 1.0, bins: int = 
 def measure_groups(
     logits: Array, labels: Array, groups: Sequence[Hashable], temperature: float = 1.0, bins: int = BINS
 ) -> dict[Any, Measured]:
-    """`measure` of each group, or device, by its name. Small groups have large errors by chance: see `examples`. Raises
-    DataError as `measure`, and for another number of groups than of labels."""
+    """`measure_calibration` of each group, or device, by its name. Small groups have large errors by chance: see
+    `examples`. Raises DataError as `measure_calibration`, and for another number of groups than of labels."""
     given, truth = _checked(logits, labels)
     if len(groups) != len(truth):
         raise DataError(f"groups: expected one for each of {len(truth)} labels, got {len(groups)}")
     rows: dict[Hashable, list[int]] = {}
     for i, name in enumerate(groups):
         rows.setdefault(name, []).append(i)
-    return {name: measure(given[own], truth[own], temperature, bins) for name, own in rows.items()}
+    return {name: measure_calibration(given[own], truth[own], temperature, bins) for name, own in rows.items()}
 
 
 def worst_decile(figures: Mapping[Any, float] | Sequence[float], higher_is_worse: bool = True) -> float:
@@ -114,8 +115,8 @@ def fit_temperature(logits: Array, labels: Array) -> float:
     """The temperature with the least negative log likelihood of logits (n, classes), by bisection: the likelihood is
     convex in its inverse. It changes no answer.
 
-    Raises DataError as `measure`, and for examples that have no minimum within 0.01 to 100: those that the model
-    answers all correctly, or no better than by chance.
+    Raises DataError as `measure_calibration`, and for examples that have no minimum within 0.01 to 100: those that
+    the model answers all correctly, or no better than by chance.
     """
     given, truth = _checked(logits, labels)
     own = given[np.arange(len(given)), truth]
@@ -162,8 +163,8 @@ def fit_mahalanobis(
     """Class means and a shared covariance of features (n, size), and the threshold of other features (m, size).
 
     features, labels: of training examples. held: of examples that took no part in training, as distances of those that
-    did are too small. output: the name of the model's output that these are. Raises DataError as `measure` and
-    `threshold`.
+    did are too small. output: the name of the model's output that these are. Raises DataError as
+    `measure_calibration` and `threshold`.
     """
     given, truth = _checked(features, labels, classes=False)
     there = np.unique(truth)
@@ -197,7 +198,7 @@ def separation(inside: Array, outside: Array) -> Separation:
     return Separation(area, float((second <= kept).mean()))
 
 
-def fit(
+def fit_calibration(
     outputs: Array,
     labels: Array,
     output: str,

@@ -217,7 +217,7 @@ class Model:
         BundleError as `calibration`.
         """
         if self.calibration is None:
-            raise InputError("this bundle has no calibration; fit one with cloud.audit.calibration")
+            raise InputError("this bundle has no calibration; fit one with cloud.audit.fit_calibration")
         from lite_runtime.calibration.confidence import confidence
 
         return confidence(self.calibration, outputs)

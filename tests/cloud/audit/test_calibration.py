@@ -9,10 +9,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from cloud.audit.calibration import (
-    fit,
+    fit_calibration,
     fit_mahalanobis,
     fit_temperature,
-    measure,
+    measure_calibration,
     measure_groups,
     separation,
     threshold,
@@ -37,7 +37,7 @@ def digits() -> dict[str, np.ndarray]:
 
 def test_measures_are_their_definitions() -> None:
     logits, labels = RNG.normal(size=(400, 3)) * 2, RNG.integers(0, 3, 400)
-    found, p = measure(logits, labels, bins=10), np.exp(log_softmax(logits))
+    found, p = measure_calibration(logits, labels, bins=10), np.exp(log_softmax(logits))
     assert found.nll == pytest.approx(log_loss(labels, p), abs=1e-12)
     assert found.brier == pytest.approx(((p - np.eye(3)[labels]) ** 2).sum(axis=1).mean(), abs=1e-12)
     sure, right = p.max(axis=1), p.argmax(axis=1) == labels
@@ -66,14 +66,14 @@ def test_the_temperature_is_the_minimum() -> None:
     labels = (logits + RNG.gumbel(size=logits.shape)).argmax(axis=1)
     found = fit_temperature(logits * scale, labels)
     assert found == pytest.approx(scale, rel=0.1)  # the labels were drawn at temperature 3
-    best = measure(logits * scale, labels, found).nll
-    assert best < min(measure(logits * scale, labels, found * by).nll for by in (0.99, 1.01))
+    best = measure_calibration(logits * scale, labels, found).nll
+    assert best < min(measure_calibration(logits * scale, labels, found * by).nll for by in (0.99, 1.01))
 
 
 def test_it_helps_on_digits_never_seen(digits: dict[str, np.ndarray]) -> None:
     logits, y = digits["logits"], digits["y"]
     found = fit_temperature(logits[400:1000], y[400:1000])
-    before, after = measure(logits[1000:], y[1000:]), measure(logits[1000:], y[1000:], found)
+    before, after = measure_calibration(logits[1000:], y[1000:]), measure_calibration(logits[1000:], y[1000:], found)
     assert found > 1.2 and after.nll < 0.95 * before.nll and after.ece < before.ece
     assert after.accuracy == before.accuracy
 
@@ -131,4 +131,4 @@ def test_energy_is_minus_the_log_of_a_sum() -> None:
 )
 def test_refusals(logits: np.ndarray, labels: np.ndarray, text: str) -> None:
     with pytest.raises(DataError, match=text):
-        fit(logits, labels, "y")
+        fit_calibration(logits, labels, "y")
