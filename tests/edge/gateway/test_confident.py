@@ -25,14 +25,14 @@ from tests.edge.gateway.grpc.serving import listening
 from tests.edge.gateway.live import Live, live
 
 
-def classifier(weights: np.ndarray, bias: np.ndarray, metadata: dict[str, Any] | None = None, **extra: bytes) -> bytes:
+def classifier(weights: np.ndarray, bias: np.ndarray, metadata: dict[str, Any], extra: dict[str, bytes]) -> bytes:
     graph = Graph(
         (Value("x", "float32", ("n", 64)),),
         (Value("logits", "float32", ("n", 10)),),
         (Node("MatMul", ("x", "w"), ("scores",)), Node("Add", ("scores", "b"), ("logits",))),
         {"w": weights, "b": bias},
     )
-    return bundle.write(None, {"predict": graph}, metadata=metadata or {}, extra=extra)
+    return bundle.write(None, {"predict": graph}, metadata=metadata, extra=extra)
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +48,16 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 def made(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     x, y, weights, bias = digits
     folder = tmp_path_factory.mktemp("models")
-    (folder / "plain.mslite").write_bytes(plain := classifier(weights, bias))
+    (folder / "plain.mslite").write_bytes(plain := classifier(weights, bias, {}, {}))
     run = lite_runtime.load(plain, backend="reference").run
     first, held = run({"x": x[:400]})["logits"], run({"x": x[400:1000]})["logits"]
     distances = fit_mahalanobis(first, y[:400], held, "logits")
     fitted = fit_calibration(held, y[400:1000], "logits", distances=distances)
     (folder / "digits.mslite").write_bytes(data := with_calibration(plain, fitted))
     raw = bytes(bundle.read(data).section(SECTION))
-    (folder / "stale.mslite").write_bytes(classifier(weights * 2, bias, **{SECTION: raw}))
+    (folder / "stale.mslite").write_bytes(classifier(weights * 2, bias, {}, {SECTION: raw}))
     steps = [{"of": ["logits"], "names": ["p"], "steps": [{"step": "softmax"}]}]
-    processed = classifier(weights, bias, {"pipelines": {"version": 1, "outputs": steps}})
+    processed = classifier(weights, bias, {"pipelines": {"version": 1, "outputs": steps}}, {})
     (folder / "processed.mslite").write_bytes(with_calibration(processed, fitted))
     return folder
 

@@ -96,6 +96,7 @@ def test_confidence_of_a_run() -> None:
     p = np.exp(z / 2.5) / np.exp(z / 2.5).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found.probabilities, p, atol=1e-12)
     np.testing.assert_array_equal(found.probabilities.argmax(axis=1), z.argmax(axis=1))
+    assert found.energy is not None and found.distance is not None and found.out_of_distribution is not None
     energies = -np.log(np.exp(z).sum(axis=1))
     np.testing.assert_allclose(found.energy, energies, atol=1e-12)
     assert FULL.mahalanobis is not None
@@ -156,7 +157,7 @@ def test_what_is_not_written(given: Calibration, text: str) -> None:
 
 
 def changed(**changes: Any) -> dict[str, Any]:
-    doc = json.loads(bytes(bundle.read(with_calibration(plain(), FULL)).section(SECTION)))
+    doc: dict[str, Any] = json.loads(bytes(bundle.read(with_calibration(plain(), FULL)).section(SECTION)))
     for name, value in changes.items():
         place = doc
         *path, last = name.split("__")
@@ -185,7 +186,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         ({"mahalanobis__means__shape": [1 << 40, 1 << 40]}, "at most"),
         ({"mahalanobis__means__shape": [4, -3]}, "at most"),
         ({"mahalanobis__whitener__shape": [9, 1]}, r"the shape \(3, 3\)"),
-        ({"mahalanobis__means__data": base64.b64encode(np.full(12, np.nan, "<f4")).decode()}, "finite"),
+        ({"mahalanobis__means__data": base64.b64encode(np.full(12, np.nan, "<f4").tobytes()).decode()}, "finite"),
     ],
 )
 def test_hostile_sections(changes: dict[str, Any], text: str) -> None:
