@@ -69,12 +69,14 @@ class Client:
         outputs: Sequence[str] | None = None,
         timeout: float | None = None,
         priority: int = 0,
+        confidence: bool = False,
     ) -> dict[str, Array]:
         """Run a model; returns all outputs, or the named ones, by name. Tensors of strings hold `bytes`.
 
         inputs: arrays by name, with the model's shapes and types; strings as `str` or `bytes`. device: whose personal
         version to use. timeout: deadline in seconds; the server refuses a request that it cannot answer in time (504,
-        or 429 at once). priority: 1 is the highest; 0: the server's default. Raises GatewayError if the server refuses,
+        or 429 at once). priority: 1 is the highest; 0: the server's default. confidence: whether `notes` are to say how
+        sure the model is, if its bundle is calibrated. Raises GatewayError if the server refuses,
         for inputs that do not fit the model, and if there is no answer.
         """
         described, parts = [], []
@@ -87,6 +89,7 @@ class Client:
             "device": device,
             "timeout": None if timeout is None else max(1, round(timeout * 1e6)),
             "priority": priority,
+            "confidence": confidence,
             "binary_data_output": outputs is None,
         }
         asked: dict[str, Any] = {"inputs": described, "parameters": {k: v for k, v in wishes.items() if v}}

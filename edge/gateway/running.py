@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from edge.gateway.cache import ResponseCache, key_of
+from edge.gateway.confident import calibration_for, told_of
 from edge.gateway.ensembles.ensemble import Target
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Ask
@@ -154,15 +156,17 @@ class Computation:
 class Run(Computation):
     """A job on its way through a model: pre-processing, the place in its sequence, the scheduler, post-processing."""
 
-    __slots__ = ("_parameters", "_piped", "_served", "_step")
+    __slots__ = ("_calibration", "_parameters", "_piped", "_served", "_step")
 
     def __init__(
         self, host: Host, served: Served, job: Job, ask: Ask, parameters: Mapping[str, Any],
         finish: Callable[[Any], None],
     ) -> None:  # fmt: skip
-        """parameters: the request's; others: as of a `Computation`."""
+        """parameters: the request's; others: as of a `Computation`. Raises GatewayError (400) as `calibration_for`."""
         super().__init__(host, served, job, ask, finish)
         self._served, self._parameters = served, parameters
+        self._calibration = calibration_for(served, job) if parameters.get("confidence") else None
+        """How confidence follows from the outputs, if the request asks for it."""
         self._piped = served.processing is not None and job.signature == served.first
         """Whether the bundle declares processing for the job's signature."""
         self._step: Step | None = None
@@ -175,7 +179,7 @@ class Run(Computation):
 
     @property
     def _same_for_all(self) -> bool:
-        return not self.job.device and not self._served.streams
+        return not self.job.device and not self._served.streams and self._calibration is None
 
     def _go(self) -> None:
         if self._piped or (self.job.device and not self._host.at_hand(self.job, self._served, self._ask)):
@@ -251,14 +255,19 @@ class Run(Computation):
             self._host.sequences.leave(self._step, job.outputs if job.error is None else None)
         if job.error is not None:
             self._end(job.error)
-        elif self._piped:
+        elif self._piped or self._calibration is not None:
             self._task = later(self._end, self._complete)
         else:
             self.outputs = job.outputs
             self._end(None)
 
     async def _complete(self) -> None:
-        self.outputs = await self._host.aside(self._served.processing.after, self.job.outputs)
+        """Run the post-processing, and compute the confidence, on another thread."""
+        host, outputs = self._host, self.job.outputs
+        assert outputs is not None
+        if self._calibration is not None:
+            self.job.notes.update(await host.aside(partial(told_of, self._calibration), outputs))
+        self.outputs = await host.aside(self._served.processing.after, outputs) if self._piped else outputs
         self._end(None)
 
 

@@ -22,6 +22,8 @@ from lite_runtime.running.inputs import Loaded, check_inputs
 from lite_runtime.running.kept import Origin, Sketch
 
 if TYPE_CHECKING:
+    from lite_runtime.calibration.confidence import Confidence
+    from lite_runtime.calibration.description import Calibration
     from lite_runtime.learning.state import Stateful, StateStore
     from lite_runtime.native.tuning import Choices
     from lite_runtime.running.profiling import Cost, Profile, Row, Span
@@ -195,6 +197,30 @@ class Model:
             native += sum(len(step.nodes) for step in part.plan.steps) + len(part.plan.frontier) - len(part.reference)
             reference += [node.op for node in part.reference]
         return Cost(arena, steps, native, tuple(reference))
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """The calibration in the bundle; None if it has none. Raises BundleError if it is malformed or not of this
+        bundle's contents: a model runs nevertheless."""
+        from lite_runtime.calibration.description import calibration_of, check_outputs
+
+        found = calibration_of(self._held.data)
+        if found is not None:
+            check_outputs(found, self._held.signatures)
+        return found
+
+    def confidence(self, outputs: Mapping[str, Array]) -> Confidence:
+        """Calibrated probabilities of a run's outputs, and whether its inputs are out of distribution.
+
+        outputs: of the signature that the bundle's calibration names. Changed state is not considered: the figures are
+        those of the bundle. Raises InputError for a bundle without calibration and outputs that do not fit,
+        BundleError as `calibration`.
+        """
+        if self.calibration is None:
+            raise InputError("this bundle has no calibration; fit one with cloud.audit.fit_calibration")
+        from lite_runtime.calibration.confidence import confidence
+
+        return confidence(self.calibration, outputs)
 
     @property
     def state_version(self) -> int:

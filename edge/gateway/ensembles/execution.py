@@ -204,6 +204,8 @@ def run_of(
         raise GatewayError(400, text)
     if parameters.get("sequence_id"):
         raise GatewayError(400, f"sequence_id: ensemble {target.name!r} keeps no state between requests; omit it")
+    if parameters.get("confidence"):
+        raise GatewayError(400, f"confidence: ensemble {target.name!r} has no calibration; ask the model of a step")
     return Execution(host, target, job, ask, finish)
 
 

@@ -11,6 +11,7 @@ from edge.gateway.models.config import ModelConfig
 from edge.gateway.models.serving import Serving
 from edge.gateway.ports import Ports, ports_of
 from edge.gateway.sequences.stream import Stream, streams_of
+from lite_runtime.errors import BundleError
 
 if TYPE_CHECKING:
     from edge.gateway.batching.runner import Runner
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from edge.gateway.language.embedder import Embedder
     from edge.gateway.language.host import Host
     from lite_runtime import Model
+    from lite_runtime.calibration import Calibration
 
 __all__ = ["RUNNERS", "Factory", "Served", "Shapes", "signatures_of"]
 
@@ -34,8 +36,8 @@ class Served(Serving):
     """One loaded version of a bundle."""
 
     __slots__ = (
-        "_factory", "_fixed", "_inputs", "_runners", "embedder", "first", "labels", "language", "model", "outer",
-        "ports", "processing", "streams",
+        "_factory", "_fixed", "_inputs", "_runners", "calibration", "embedder", "first", "labels", "language", "model",
+        "outer", "ports", "processing", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +65,8 @@ class Served(Serving):
         """What runs it, if it is a language model."""
         self.embedder: Embedder | None = None
         """What runs it for texts, if it is an embedding model: one that also takes tensors as others do."""
+        self.calibration = _calibration(model)
+        """How confidence follows from its outputs, or why the bundle does not say so."""
         self.labels = _labels(model.bundle.metadata.get("labels"))
         """Class labels by output; under "", those of all outputs."""
         self.resident = 2 * len(model.bundle.data)
@@ -182,6 +186,14 @@ def signatures_of(model: Model) -> tuple[str, ...]:
     """The signatures that do not change the model's state, which a server may run for any client."""
     uses = model.bundle.uses
     return tuple(name for name in model.signatures if name not in uses or not uses[name].writes)
+
+
+def _calibration(model: Model) -> Calibration | str:
+    """The bundle's calibration, or why it cannot be used: that is no reason not to serve it."""
+    try:
+        return model.calibration or "the bundle has no calibration; add one with lite_runtime.calibration"
+    except BundleError as error:
+        return str(error)
 
 
 def _labels(declared: Any) -> Mapping[str, tuple[str, ...]]:

@@ -170,6 +170,7 @@ _INFER: Mapping[str, Schema] = {
         "type": "object",
         "properties": {
             "binary_data_output": _about({"type": "boolean"}, "Whether outputs are sent as bytes by default."),
+            "confidence": _about({"type": "boolean"}, "Whether the reply's parameters say how sure the model is."),
             "priority": _about(COUNT, "1: highest; 0: default, in the middle."),
             "timeout": _about(COUNT, "Deadline in microseconds; 0: the gateway's default."),
             "signature": _about(TEXT, "The bundle's signature to run; default: `predict`."),

@@ -43,6 +43,7 @@ def checked(parameters: Any, whose: str) -> None:
 
 _RESERVED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "binary_data_output": (lambda v: type(v) is bool, "true or false"),
+    "confidence": (lambda v: type(v) is bool, "true or false"),
     "priority": (natural, "an integer from 0 on (1 is the highest, 0 the default)"),
     "sequence_end": (lambda v: type(v) is bool, "true or false"),
     "sequence_id": (
