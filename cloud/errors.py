@@ -5,9 +5,13 @@ from __future__ import annotations
 from lite_runtime.errors import MsedgeError
 
 __all__ = [
-    "CheckpointError", "ClusterError", "DataError", "EngineError", "NotFiniteError", "PlanError", "TrackError",
-    "TrainError", "take_multiple",
+    "AuditError", "CheckpointError", "ClusterError", "DataError", "EngineError", "NotFiniteError", "PlanError",
+    "TrackError", "TrainError", "take_multiple",
 ]  # fmt: skip
+
+
+class AuditError(MsedgeError):
+    """A model cannot be attacked as asked: inputs or labels that do not fit, no gradient, a setting out of range."""
 
 
 class EngineError(MsedgeError):

@@ -1,0 +1,261 @@
+"""What is attacked: a model as a function from inputs to one score a class, with gradients where there are any.
+
+    from_onnx("model.onnx")        white box: the cloud engine's function
+    from_bundle("model.mslite")    white box: the bundle's own float graph as a JAX function
+    open_bundle("model.mslite")    black box: the device runtime, predictions alone; integer bundles too
+
+The class of the highest score is the model's answer.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+import lite_runtime
+from cloud.audit.lifting import function_of_graph, without_softmax
+from cloud.engine import EngineFunction, lower
+from cloud.errors import AuditError, EngineError
+from converter import to_ir
+from converter.ir import build
+from lite_runtime import bundle
+
+__all__ = ["BLACK_BOX_ATTACKS", "BlackBox", "Forward", "Victim", "WhiteBox", "from_bundle", "from_onnx", "open_bundle"]
+
+Array: TypeAlias = npt.NDArray[Any]
+Forward: TypeAlias = Callable[[Any], Any]
+"""Inputs (rows, ...) float32 to scores (rows, classes) float32, traceable by JAX."""
+
+BLACK_BOX_ATTACKS = ("square", "hop_skip_jump")
+"""Attacks that use predictions alone."""
+MOST_ROWS = 1024
+"""The most rows of one call of the model by `logits`."""
+_TOLERANCE = 1e-3
+"""The greatest difference between a bundle's scores and those of its JAX function, relative to the largest score."""
+
+
+class Victim(ABC):
+    """A classifier of float32 inputs. `queries`: rows that it was asked for so far, those with a gradient included."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], classes: int) -> None:
+        if classes < 2:
+            raise AuditError(f"{name}: expected scores of at least 2 classes, got {classes}")
+        self.name, self.shape, self.classes, self.queries = name, shape, classes, 0
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether white-box attacks work."""
+        return isinstance(self, WhiteBox)
+
+    def white(self) -> WhiteBox:
+        """The victim itself, if it has gradients. Raises AuditError, which names the attacks that remain, otherwise."""
+        if isinstance(self, WhiteBox):
+            return self
+        raise AuditError(
+            f"{self.name}: this attack needs a gradient, and there is none of a model that only predicts; "
+            f"{' and '.join(BLACK_BOX_ATTACKS)} need predictions alone, or attack its float twin by from_onnx"
+        )
+
+    def logits(self, x: Array) -> Array:
+        """Scores (rows, classes) float32 for inputs (rows, *shape) float32. Raises AuditError for another shape."""
+        x = self.checked(x)
+        self.queries += len(x)
+        parts = [self._scores(x[start : start + MOST_ROWS]) for start in range(0, len(x), MOST_ROWS)]
+        return np.concatenate(parts) if parts else np.zeros((0, self.classes), np.float32)
+
+    def checked(self, x: Array) -> Array:
+        """The inputs as float32. Raises AuditError for another shape and for values that are not finite."""
+        x = np.asarray(x, np.float32)
+        if x.shape[1:] != self.shape or x.ndim == 0:
+            raise AuditError(f"{self.name}: expected inputs of shape [rows, *{list(self.shape)}], got {list(x.shape)}")
+        if not np.isfinite(x).all():
+            raise AuditError(f"{self.name}: expected finite inputs, got NaN or infinity; leave these rows out")
+        return x
+
+    def counted(self, rows: int) -> None:
+        """Add rows that an attack evaluated inside a compiled loop."""
+        self.queries += rows
+
+    @abstractmethod
+    def _scores(self, x: Array) -> Array:
+        """Scores of at most MOST_ROWS rows."""
+
+
+class WhiteBox(Victim):
+    """A model that JAX differentiates. `forward(weights, x)` is pure; `weights` is any tree of arrays."""
+
+    def __init__(
+        self, name: str, forward: Callable[[Any, Any], Any], weights: Any, shape: tuple[int, ...], classes: int
+    ) -> None:
+        super().__init__(name, shape, classes)
+        self._forward, self._weights = forward, weights
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def compiled(self, core: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+        """`core(forward, *arguments, **fixed)` as a compiled function of the arguments; compiled once for each core,
+        `fixed` (hashable) and shape. Weights are arguments of the program, not constants in it."""
+        key = (core, *sorted(fixed.items()))
+        if key not in self._compiled:
+            run = jax.jit(lambda weights, *given: core(lambda x: self._forward(weights, x), *given, **fixed))
+            self._compiled[key] = lambda *given: run(self._weights, *given)
+        return self._compiled[key]
+
+    def gradient(self, loss: Callable[[Any, Any], Any], x: Array, labels: Array) -> tuple[Array, Array]:
+        """Losses (rows,) and their gradients with respect to the inputs (rows, *shape).
+
+        loss: scores (rows, classes) and labels (rows,) to losses (rows,), as those of `attacks.losses`.
+        """
+        x = self.checked(x)
+        self.counted(len(x))
+        values, slopes = self.compiled(_slopes, loss=loss)(x, np.asarray(labels, np.int32))
+        return np.asarray(values), np.asarray(slopes)
+
+    def _scores(self, x: Array) -> Array:
+        rows = 1 << max(len(x) - 1, 0).bit_length()  # few sizes, so that few programs are compiled
+        padded = np.concatenate([x, np.broadcast_to(x[:1], (rows - len(x), *self.shape))])
+        return np.asarray(self.compiled(_plain)(padded))[: len(x)]
+
+
+def _plain(forward: Forward, x: Any) -> Any:
+    return forward(x)
+
+
+def _slopes(forward: Forward, x: Any, labels: Any, *, loss: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    def total(x: Any) -> tuple[Any, Any]:
+        values = loss(forward(x), labels)
+        return values.sum(), values
+
+    (_, values), slopes = jax.value_and_grad(total, has_aux=True)(x)
+    return values, slopes
+
+
+class BlackBox(Victim):
+    """A bundle on the device runtime."""
+
+    def __init__(self, name: str, model: lite_runtime.Model) -> None:
+        found = model.inputs()
+        outputs = model.outputs()
+        if len(found) != 1 or found[0].dtype != "float32" or found[0].shape is None or not found[0].shape:
+            raise AuditError(
+                f"{name}: expected a model with one float32 input of known rank, got "
+                f"{', '.join(f'{v.name} {v.dtype}{list(v.shape or ())}' for v in found)}"
+            )
+        self._model, self._input, self._output = model, found[0].name, outputs[0].name
+        first, *rest = found[0].shape
+        self._fixed = first if isinstance(first, int) else 0
+        shape = _known_sizes(name, rest)
+        zeros = np.zeros((self._fixed or 1, *shape), np.float32)
+        scores = model.run({self._input: zeros})[self._output]
+        if scores.ndim != 2 or scores.dtype.kind != "f":
+            raise AuditError(
+                f"{name}: expected scores [rows, classes] of floats, got {scores.dtype}{list(scores.shape)}"
+            )
+        super().__init__(name, shape, scores.shape[1])
+
+    def _scores(self, x: Array) -> Array:
+        if not self._fixed:
+            return np.asarray(self._model.run({self._input: x})[self._output], np.float32)
+        return np.concatenate([self._fixed_batch(part) for part in _parts(x, self._fixed)])
+
+    def _fixed_batch(self, x: Array) -> Array:
+        """Scores of up to as many rows as a bundle with a fixed batch takes; the batch is filled up."""
+        filled = np.concatenate([x, np.repeat(x[:1], self._fixed - len(x), axis=0)])
+        return np.asarray(self._model.run({self._input: filled})[self._output], np.float32)[: len(x)]
+
+
+def _parts(x: Array, rows: int) -> Iterator[Array]:
+    return (x[start : start + rows] for start in range(0, len(x), rows))
+
+
+def _known_sizes(name: str, sizes: Any) -> tuple[int, ...]:
+    if open_sizes := [str(size) for size in sizes if not isinstance(size, int)]:
+        raise AuditError(
+            f"{name}: expected an input with all sizes known but the first, got open ones ({', '.join(open_sizes)}); "
+            "convert with input_shapes"
+        )
+    return tuple(sizes)
+
+
+def from_onnx(model: str | os.PathLike[str] | ir.Model, name: str = "") -> WhiteBox:
+    """An ONNX model through the cloud engine. One float32 input, first output [rows, classes].
+
+    A Softmax that gives the output is left out, so that scores are logits. Raises AuditError for a model of another
+    form or with operators that the engine does not have, ConvertError for a file that cannot be read.
+    """
+    name = name or (str(model.graph.name) if isinstance(model, ir.Model) else Path(model).name)
+    found = model if isinstance(model, ir.Model) else to_ir(model)
+    sizes = [build.dims(value) or () for value in found.graph.inputs if value.name not in found.graph.initializers]
+    if any(isinstance(size[0], int) for size in sizes if size):
+        raise AuditError(f"{name}: expected an open batch, got inputs of sizes {', '.join(map(str, sizes))}")
+    try:
+        function = lower(found)
+    except EngineError as error:
+        raise AuditError(f"{name}: {error}; convert it and attack the bundle as a black box") from None
+    return _white(name, function)
+
+
+def from_bundle(source: str | os.PathLike[str] | bytes, name: str = "") -> WhiteBox:
+    """A float bundle's `predict` as a JAX function: its graph as it is stored, fused operators included.
+
+    Raises AuditError for operators that the engine does not have (all integer bundles), and if the function's scores
+    differ from the runtime's.
+    """
+    black = open_bundle(source, name)
+    graph = bundle.read(source).signatures["predict"]
+    function = function_of_graph(graph, black.name)
+    white = _white(black.name, function)
+    x = np.random.default_rng(0).random((2, *black.shape), np.float32)
+    ours, runtime = white.logits(x), black.logits(x)
+    if without_softmax(function.program).outputs != function.program.outputs[:1]:
+        ours = np.asarray(jax.nn.softmax(ours) if runtime.min() >= 0 else jax.nn.log_softmax(ours))
+    difference = float(np.abs(ours - runtime).max())
+    if not difference <= _TOLERANCE * max(1.0, float(np.abs(runtime).max())):
+        raise AuditError(
+            f"{black.name}: its JAX function's scores differ from the runtime's by {difference:.3g}; attack it as a "
+            "black box, or its ONNX model by from_onnx"
+        )
+    white.queries = 0
+    return white
+
+
+def open_bundle(source: str | os.PathLike[str] | bytes, name: str = "") -> BlackBox:
+    """A bundle on the device runtime, float or integer: `logits` alone. Raises AuditError for a model that is no
+    classifier of one float32 input, BundleError for a file that is no bundle."""
+    name = name or ("bundle" if isinstance(source, bytes) else Path(source).name)
+    model = lite_runtime.load(source)
+    if "predict" not in model.signatures:
+        raise AuditError(f"{name}: expected a signature 'predict', got {', '.join(model.signatures)}")
+    return BlackBox(name, model)
+
+
+def _white(name: str, function: EngineFunction) -> WhiteBox:
+    if len(function.inputs) != 1 or function.inputs[0].dtype != np.float32 or not function.inputs[0].shape:
+        raise AuditError(
+            f"{name}: expected a model with one float32 input of known rank, got "
+            f"{', '.join(f'{spec.name} {spec.dtype}{list(spec.shape or ())}' for spec in function.inputs)}"
+        )
+    spec = function.inputs[0]
+    shape = _known_sizes(name, (spec.shape or ())[1:])
+    output = function.outputs[0].name
+    run = EngineFunction(
+        function.inputs, function.outputs[:1], function.params, function.state, False, function.opset,
+        without_softmax(function.program),
+    )  # fmt: skip
+
+    def forward(weights: Mapping[str, Any], x: Any) -> Any:
+        return run.apply(weights["params"], weights["state"], {spec.name: x})[0][output]
+
+    weights = {"params": function.params, "state": function.state}
+    scores = jax.eval_shape(forward, weights, jnp.zeros((2, *shape), jnp.float32))
+    if len(scores.shape) != 2 or scores.shape[0] != 2:
+        raise AuditError(f"{name}: expected scores [rows, classes], got {list(scores.shape)} for 2 rows")
+    return WhiteBox(name, forward, weights, shape, scores.shape[1])
