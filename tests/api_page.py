@@ -1,7 +1,7 @@
 """docs/api.md: the public names of every package, with signatures and docstrings.
 
-    python -m tests.api_page            prints the page
-    python -m tests.api_page --update   writes it
+python -m tests.api_page            prints the page
+python -m tests.api_page --update   writes it
 """
 
 from __future__ import annotations
