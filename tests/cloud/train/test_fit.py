@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from cloud.errors import TrainError
+from cloud.errors import NotFiniteError, TrainError
 from cloud.train import Callback, EpochReport, JaxTask, Trainer
 from cloud.train.inputs.batches import Dataset, batches
 from cloud.train.inputs.feed import ArrayFeed
@@ -224,7 +224,7 @@ def test_bad_data_is_named_and_the_weights_are_unchanged() -> None:
     broken, good = trainer(callbacks=[watching]), trainer()
     with pytest.raises(TrainError, match=r"the loss is nan at step \d .*: batch 'inputs/x' already holds nan in row"):
         broken.fit((poisoned(), Y), 1, 16)
-    assert watching.seen[-1] is TrainError
+    assert watching.seen[-1] is NotFiniteError
     steps = broken.steps_done
     for batch in Pipeline().batches(0, 0, 0, (0, 1)):
         if steps:

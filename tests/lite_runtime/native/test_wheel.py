@@ -169,7 +169,7 @@ def test_the_wheel_is_small_and_holds_a_licence(built: Path, device: Path) -> No
     (site,) = (device.parents[1] / "lib").glob("python*/site-packages")
     installed = [path for path in (site / "lite_runtime").rglob("*") if path.is_file()]
     assert any(path.suffix == ".pyc" for path in installed)
-    assert sum(path.stat().st_size for path in installed) < 4_250_000
+    assert sum(path.stat().st_size for path in installed) < 4_350_000
     names = zipfile.ZipFile(built).namelist()
     assert "lite_runtime/LICENSE" in names and not any("kernels/gemm" in name for name in names)
     assert not any(name.startswith("lite_runtime/reference/") for name in names)
