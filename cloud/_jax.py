@@ -47,7 +47,6 @@ def canonical_dtype(dtype: Any) -> np.dtype[Any]:
 
 _SPEC: Any = jax.sharding.PartitionSpec
 
-
 _Split = tuple[tuple[int, ...], ...]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Body", "Graph", "Halo", "Loop", "Op", "Split", "Value", "remembered"]
+__all__ = ["Body", "Graph", "Loop", "Op", "Split", "Value", "remembered"]
 
 remembered = lru_cache(maxsize=4)
 """Caches a function's results for the last few graphs: analysing one of 20,000 operators takes a while."""
@@ -55,25 +55,14 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Halo:
-    """What a window reads beyond its device's part of dimension `dim` of operand `operand`, if that is split: so many
-    elements of the part before and of the part after it."""
-
-    operand: int
-    dim: int
-    before: int
-    after: int
-
-
-@dataclass(frozen=True, slots=True)
 class Op:
     """Equation `k` of the flat jaxpr. `inputs` are indices of values, -1 for a literal; `reads[i][d]` is the loop of
     dimension d of input i, None if it must be whole; `writes` likewise for results.
 
     `follows`: elementwise and layout-only operators, which need no separate pass over memory when they are fused, and
     never a collective. `times`: trips of loops around it, `inside`: the innermost of their bodies, else -1.
-    `slides`: the loop of the positions under a window that reaches beyond them, else -1; if it is split, devices
-    exchange the `halos`."""
+    `slides`: the loop of the first operand's positions under a window that reaches beyond them, else -1; if it is
+    split, a device needs `edges`: so many elements of the parts before and after its own."""
 
     primitive: str
     inputs: tuple[int, ...]
@@ -86,8 +75,8 @@ class Op:
     times: int = 1
     where: str = ""
     inside: int = -1
-    halos: tuple[Halo, ...] = ()
     slides: int = -1
+    edges: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from cloud.errors import PlanError
 from cloud.parallel.cost import landing, route
 from cloud.parallel.graph import Graph, Split
 from cloud.parallel.plan import Mesh, Plan
-from cloud.parallel.running.sliding import exchanged
+from cloud.parallel.running.sliding import slid
 from cloud.parallel.searching.options import partial_axes, wanted
 from cloud.parallel.searching.walk import lying, reading_times
 from cloud.parallel.topology import Topology
@@ -210,7 +210,7 @@ class _Emission:
         eqn, operands = self.graph.jaxpr.jaxpr.eqns[k], self.operands(k)
         op, assignment = self.graph.ops[k], self.plan.ops[k]
         if op.slides >= 0 and assignment.loops[op.slides] and self.mesh is not None:
-            return exchanged(eqn, op, assignment, self.plan.mesh, self.mesh)(*operands)
+            return slid(eqn, op, assignment, self.plan.mesh, self.mesh)(*operands)
         if self.graph.ops[k].primitive == CARRY:
             return [jnp.asarray(operands[0], eqn.outvars[0].aval.dtype) if is_literal(eqn.invars[0]) else operands[0]]
         return bound(eqn, operands)

@@ -15,32 +15,32 @@ import jax.numpy as jnp
 import numpy as np
 
 from cloud._jax import bound, on_axes, split_over
-from cloud.parallel.graph import Halo, Op
+from cloud.parallel.graph import Op
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.options import degree, made, partial_axes, wanted
-from cloud.parallel.tracing.rules.sliding import slide_of
+from cloud.parallel.tracing.rules.sliding import Cut, Slide, slide_of
 
-__all__ = ["exchanged"]
+__all__ = ["slid"]
 
 _permuted: Any = jax.lax.ppermute
 _summed: Any = jax.lax.psum
 
 
-def exchanged(
-    eqn: Any, op: Op, assignment: Assignment, sizes: Mesh, mesh: jax.sharding.Mesh
-) -> Callable[..., list[Any]]:
+def slid(eqn: Any, op: Op, assignment: Assignment, sizes: Mesh, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
     """A function from the operands of an operator, split as it needs them, to its results with all partial sums added:
     for operators whose loop `slides` is split."""
     loops = assignment.loops
     dim, parts = op.reads[0].index(op.slides), degree(loops[op.slides], sizes)
-    halo = next(iter(op.halos), Halo(0, dim, 0, 0))
+    place, slide = _slide(eqn, dim)
+    cut = next(cut for cut in slide.cuts() if cut.within == (op.slides in op.writes[0]))
+    padding = list(eqn.params["padding"])
+    padding[place] = slide.padding(cut, parts)
+    of_one, outside = eqn.replace(params={**eqn.params, "padding": tuple(padding)}), _outside(eqn)
     names = tuple(mesh.axis_names[axis] for axis in loops[op.slides])
     adding = tuple(mesh.axis_names[axis] for axis in partial_axes(op, 0, loops))
-    of_one = eqn.replace(params=eqn.params | _padded(eqn, op, dim, parts, (halo.before, halo.after)))
-    outside = _outside(eqn)
 
     def alone(*operands: Any) -> list[Any]:
-        first = _joined(operands[0], dim, halo, names, parts, outside)
+        first = _joined(operands[0], dim, cut, names, parts, outside)
         results = bound(of_one, [first, *operands[1:]])
         return [_summed(result, adding) for result in results] if adding else results
 
@@ -50,9 +50,9 @@ def exchanged(
     return on_axes(alone, mesh, mesh.axis_names, tuple(given), back)
 
 
-def _joined(part: Any, dim: int, halo: Halo, names: tuple[str, ...], parts: int, outside: Any) -> Any:
+def _joined(part: Any, dim: int, cut: Cut, names: tuple[str, ...], parts: int, outside: Any) -> Any:
     """The part with the edges of the one before and of the one after; `outside` of the whole."""
-    size, place = part.shape[dim], jax.lax.axis_index(names)
+    size, place, (before, after) = part.shape[dim], jax.lax.axis_index(names), cut.edges
 
     def edge(first: int, last: int, step: int, end: int) -> Any:
         sent = jax.lax.slice_in_dim(part, first, last, axis=dim)
@@ -60,25 +60,20 @@ def _joined(part: Any, dim: int, halo: Halo, names: tuple[str, ...], parts: int,
         came = _permuted(sent, names, pairs)  # zeros where nothing comes
         return came if outside == 0 else jnp.where(place == end, jnp.full_like(came, outside), came)
 
-    before = [edge(size - halo.before, size, 1, 0)] if halo.before else []
-    after = [edge(0, halo.after, -1, parts - 1)] if halo.after else []
-    return jnp.concatenate([*before, part, *after], dim) if before or after else part
+    left = [edge(size - before, size, 1, 0)] if before else []
+    right = [edge(0, after, -1, parts - 1)] if after else []
+    return jnp.concatenate([*left, part, *right], dim) if left or right else part
 
 
-def _padded(eqn: Any, op: Op, dim: int, parts: int, edges: tuple[int, int]) -> dict[str, Any]:
-    """The equation's padding for one part."""
+def _slide(eqn: Any, dim: int) -> tuple[int, Slide]:
+    """The slide over dimension `dim` of the first operand, and its place among the equation's paddings."""
     params, operand, result = eqn.params, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    if eqn.primitive.name == "conv_general_dilated":
-        numbers = params["dimension_numbers"]
-        i = numbers.lhs_spec[2:].index(dim)
-        window, to = eqn.invars[1].aval.shape[numbers.rhs_spec[2 + i]], numbers.out_spec[2 + i]
-    else:
-        i, window, to = dim, params["window_dimensions"][dim], dim
-    slide = slide_of(params, i, operand[dim], window, result[to])
-    within = op.slides in op.writes[0]
-    padding = list(params["padding"])
-    padding[i] = (slide.alone if within else slide.alone_of_window)(parts, edges)
-    return {"padding": tuple(padding)}
+    if eqn.primitive.name != "conv_general_dilated":
+        return dim, slide_of(params, dim, operand[dim], params["window_dimensions"][dim], result[dim])
+    numbers = params["dimension_numbers"]
+    i = numbers.lhs_spec[2:].index(dim)
+    window, to = eqn.invars[1].aval.shape[numbers.rhs_spec[2 + i]], result[numbers.out_spec[2 + i]]
+    return i, slide_of(params, i, operand[dim], window, to)
 
 
 def _outside(eqn: Any) -> Any:

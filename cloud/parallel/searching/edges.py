@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from cloud.parallel.cost import seconds
-from cloud.parallel.graph import Graph, Halo, Op, Split, Value, remembered
+from cloud.parallel.graph import Graph, Op, Split, Value, remembered
 from cloud.parallel.plan import Collective, Mesh, Plan
 from cloud.parallel.searching.options import degree, wanted
 from cloud.parallel.topology import Topology
@@ -21,9 +21,8 @@ __all__ = ["Edges", "edges", "exchanged", "repeated"]
 
 
 class Edges(NamedTuple):
-    """For one run of an operator: the collectives for operand `operand`, and the bytes of its part with its edges."""
+    """For one run of an operator: the collectives, and the bytes of the first operand's part with its edges."""
 
-    operand: int
     collectives: tuple[Collective, ...]
     joined: int
 
@@ -33,40 +32,35 @@ class Edges(NamedTuple):
         return moving + max(topology.device.launch, 2 * self.joined / topology.device.bandwidth)
 
 
-def edges(op: Op, values: Sequence[Value], loops: tuple[tuple[int, ...], ...], mesh: Mesh) -> list[Edges]:
-    """What is exchanged for an operator whose loops are split in this way; nothing for operands that are not split."""
-    found = []
-    for halo in op.halos:
-        split, value = wanted(op, halo.operand, loops), values[op.inputs[halo.operand]]
-        axes = tuple(sorted(split[halo.dim]))
-        if (parts := degree(axes, mesh)) == 1:
-            continue
-        part = [size // degree(over, mesh) for size, over in zip(value.shape, split, strict=True)]
-        thin = prod(part) // part[halo.dim] * value.dtype.itemsize
-        both = [wide for wide in (halo.before, halo.after) if wide]
-        sent = tuple(Collective("collective-permute", wide * thin, axes, parts) for wide in both)
-        found.append(Edges(halo.operand, sent, thin * (part[halo.dim] + sum(both))))
-    return found
+def edges(op: Op, values: Sequence[Value], loops: tuple[tuple[int, ...], ...], mesh: Mesh) -> Edges | None:
+    """What is exchanged for an operator whose loops are split in this way."""
+    if not any(op.edges) or not loops[op.slides]:
+        return None
+    split, value, dim = wanted(op, 0, loops), values[op.inputs[0]], op.reads[0].index(op.slides)
+    part = [size // degree(over, mesh) for size, over in zip(value.shape, split, strict=True)]
+    thin = prod(part) // part[dim] * value.dtype.itemsize
+    axes = tuple(sorted(split[dim]))
+    sent = [Collective("collective-permute", wide * thin, axes, degree(axes, mesh)) for wide in op.edges if wide]
+    return Edges(tuple(sent), thin * (part[dim] + sum(op.edges)))
 
 
 def exchanged(graph: Graph, plan: Plan) -> Iterator[tuple[Edges, list[int]]]:
     """All edges of a plan, and the operators that need them, in order."""
-    needed: dict[tuple[int, Halo, Split, int], tuple[Edges, list[int]]] = {}
+    needed: dict[tuple[int, Split, tuple[int, int], int], tuple[Edges, list[int]]] = {}
     for k, (op, assignment) in enumerate(zip(graph.ops, plan.ops, strict=True)):
-        for one in edges(op, graph.values, assignment.loops, plan.mesh) if op.halos else ():
-            split, halo = wanted(op, one.operand, assignment.loops), op.halos[0]
-            key = op.inputs[one.operand], halo, split, op.inside
-            needed.setdefault(key, (one, []))[1].append(k)
+        if (found := edges(op, graph.values, assignment.loops, plan.mesh)) is not None:
+            key = op.inputs[0], wanted(op, 0, assignment.loops), op.edges, op.inside
+            needed.setdefault(key, (found, []))[1].append(k)
     return iter(needed.values())
 
 
 @remembered
 def repeated(graph: Graph) -> frozenset[int]:
     """Operators whose edges an earlier one has exchanged if both are split alike."""
-    seen, found = set[tuple[int, Halo, int]](), set[int]()
+    seen, found = set[tuple[int, int, tuple[int, int], int]](), set[int]()
     for k, op in enumerate(graph.ops):
-        for halo in op.halos:
-            key = op.inputs[halo.operand], halo, op.inside
+        if any(op.edges):
+            key = op.inputs[0], op.reads[0].index(op.slides), op.edges, op.inside
             if key in seen:
                 found.add(k)
             seen.add(key)

@@ -78,7 +78,7 @@ def _copies(graph: Graph, plan: Plan, topology: Topology, reduce_scatter: bool) 
 def _edges(graph: Graph, plan: Plan, topology: Topology) -> Iterator[Moved]:
     for found, (k, *_) in exchanged(graph, plan):
         op = graph.ops[k]
-        value = op.inputs[found.operand]
+        value = op.inputs[0]
         why = f"edges of {graph.values[value].name or 'parts'} for {op.primitive} at {op.where}"
         time = op.times * found.seconds(plan.mesh, topology) / len(found.collectives)
         for one in found.collectives:

@@ -104,7 +104,8 @@ class Question:
 def ask(shape: Shape, mesh: Mesh, topology: Topology, demands: Demands, reduce_scatter: bool) -> Question:
     """The problem, still without rows. Raises `PlanError` if no option meets a constraint."""
     prices = _Prices(shape, mesh, topology, reduce_scatter)
-    nodes = tuple(_node(prices, c, demands) for c in range(len(shape.folded.classes)))
+    crowded = _crowded(shape.graph, mesh, demands)
+    nodes = tuple(_node(prices, c, demands, crowded) for c in range(len(shape.folded.classes)))
     transfers, flows = [], []
     for n, flow in enumerate(shape.folded.flows):
         transfer = _transfer(prices, nodes, flow)
@@ -141,8 +142,8 @@ class _Prices:
     def sums(self, k: int, assignment: Assignment) -> float:
         """Seconds to combine an operator's partial results, and to exchange edges of its operands before."""
         op, values, time = self.shape.graph.ops[k], self.shape.graph.values, 0.0
-        found = edges(op, values, assignment.loops, self.mesh) if op.halos and k not in self.repeated else ()
-        exchanging = op.times * sum(one.seconds(self.mesh, self.topology) for one in found)
+        found = None if k in self.repeated else edges(op, values, assignment.loops, self.mesh)
+        exchanging = op.times * found.seconds(self.mesh, self.topology) if found is not None else 0.0
         reading = [r for v in op.outputs for r in self.readers.get(v, ())]
         leads_out = all(self.late[r] for r in reading)
         how = self.reduce_scatter, all(self.behind[r] for r in reading) and self.reduce_scatter
@@ -179,7 +180,8 @@ class _Prices:
         return added + sum(self.move(v, lies[v], split) for v, split in sorted(moves))
 
 
-def _node(prices: _Prices, c: int, demands: Demands) -> Node:
+def _node(prices: _Prices, c: int, demands: Demands, crowded: bool) -> Node:
+    """`crowded`: whether loops that slide may be split."""
     shape, mesh = prices.shape, prices.mesh
     graph, group = shape.graph, shape.groups[shape.folded.classes[c][0]]
     allowed = demands.allowed(group)
@@ -207,7 +209,7 @@ def _node(prices: _Prices, c: int, demands: Demands) -> Node:
     else:
         op = graph.ops[group.leader]
         leads = list(assignments(op, [graph.values[v].shape for v in op.outputs], mesh))
-        if op.slides >= 0 and not _crowded(graph, mesh, demands):
+        if op.slides >= 0 and not crowded:
             leads = [lead for lead in leads if isinstance(lead, Assignment) and not lead.loops[op.slides]]
     if allowed is not None:
         leads = [lead for lead in leads if allowed(_all(group, lead, after(lead)[0]), lead)]

@@ -152,8 +152,8 @@ def _graph(closed: Any, bodies: Sequence[Body], entering: Sequence[tuple[str, st
         outputs = tuple(number(var, "computed", "", lives) for var in eqn.outvars)
         nest = describe(eqn)
         ops.append(Op(eqn.primitive.name, inputs, outputs, nest.loops, nest.reads, nest.writes, nest.flops,
-                      nest.follows, times[home], written_at(eqn.source_info), home, nest.halos,
-                      nest.slides))  # fmt: skip
+                      nest.follows, times[home], written_at(eqn.source_info), home, nest.slides,
+                      nest.edges))  # fmt: skip
     results = tuple(leaving(atom) for atom in jaxpr.outvars)
     return Graph(tuple(values), tuple(ops), arguments, results, tuple(carried), closed, tuple(bodies))
 

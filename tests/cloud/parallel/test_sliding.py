@@ -96,17 +96,14 @@ def test_parts_of_a_slide(data: st.DataObject) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=size), rng.normal(size=window)
     whole = slid(x, w, slide, low, made)
-    if parts := slide.parts():
-        halo = slide.halo()
-        padding = slide.alone(parts, halo)
-        each = [slid(joined(x, i, parts, halo), w, slide, padding[0], made // parts) for i in range(parts)]
-        np.testing.assert_allclose(np.concatenate(each), whole)
-    if parts := slide.parts_of_window():
-        halo = slide.halo_of_window()
-        padding = slide.alone_of_window(parts, halo)
-        cut = np.split(w, parts)
-        sums = sum(slid(joined(x, i, parts, halo), cut[i], slide, padding[0], made) for i in range(parts))
-        np.testing.assert_allclose(sums, whole)
+    for cut in slide.cuts():
+        low, each = slide.padding(cut, cut.parts)[0], [joined(x, i, cut.parts, cut.edges) for i in range(cut.parts)]
+        if cut.within:
+            found = np.concatenate([slid(part, w, slide, low, made // cut.parts) for part in each])
+        else:
+            windows = np.split(w, cut.parts)
+            found = sum(slid(part, own, slide, low, made) for part, own in zip(each, windows, strict=True))
+        np.testing.assert_allclose(found, whole)
 
 
 def joined(x: Any, i: int, parts: int, halo: tuple[int, int]) -> Any:

@@ -121,7 +121,7 @@ def _own(graph: Graph, groups: Sequence[Group], marks: Sequence[Hashable], links
         deciders = {m.op: (m.operand, position.get(m.reader[0], -1), m.reader[1]) for m in group.members}
         ops = tuple(
             (
-                op.primitive, op.loops, op.reads, op.writes, op.halos, op.follows, op.times, deciders.get(k),
+                op.primitive, op.loops, op.reads, op.writes, op.edges, op.follows, op.times, deciders.get(k),
                 tuple((graph.values[v].shape, graph.values[v].dtype.str) if v >= 0 else None for v in op.inputs),
                 tuple((graph.values[v].shape, graph.values[v].dtype.str, v in results) for v in op.outputs),
                 tuple(links.inside.get((g, at, i), (0, -2, 0))[1:] for i in range(len(op.inputs))),

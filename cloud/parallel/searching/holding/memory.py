@@ -249,7 +249,7 @@ def held(graph: Graph, plan: Plan, topology: Topology, spans: Lives) -> Iterator
         more = in_parts(each.split, size(each.value, parts), size(each.value, each.split))
         yield Held(spans.begun(graph, each.op), spans.at[each.op], more, each.value, True)
     for found, needing in exchanged(graph, plan):
-        at, value = [spans.at[k] for k in needing], graph.ops[needing[0]].inputs[found.operand]
+        at, value = [spans.at[k] for k in needing], graph.ops[needing[0]].inputs[0]
         yield Held(min(at), max(at), found.joined, value, True)
     for one in spans.scratch:
         value = graph.ops[one.op].inputs[one.operand]

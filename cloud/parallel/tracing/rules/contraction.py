@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import numpy as np
 
-from cloud.parallel.graph import Halo
 from cloud.parallel.tracing.rules.nest import Nest, elements, shapes, weave
-from cloud.parallel.tracing.rules.sliding import Slide, slide_of
+from cloud.parallel.tracing.rules.sliding import Cut, slide_of
 
 __all__ = ["batched", "convolution", "dot"]
 
@@ -63,7 +63,7 @@ def convolution(eqn: Any) -> Nest:
         reads[0][image] = writes[made] = "image"
         reads[0][channel] = reads[1][inner] = "channel"
         reads[1][output] = writes[feature] = "feature"
-    hits, sliding = 1, list[tuple[int, str, int, Slide]]()
+    hits, sliding = 1, list[tuple[Cut, int]]()
     for i, (from_, over, to) in enumerate(zip(space, window, place, strict=True)):
         hits *= _hits(eqn.params, i, images[from_], kernel[over], result[to])
         slide = slide_of(eqn.params, i, images[from_], kernel[over], result[to])
@@ -71,19 +71,18 @@ def convolution(eqn: Any) -> Nest:
             continue
         if slide.still:
             reads[0][from_] = writes[to] = f"place {i}"
-        elif parts := slide.parts():
-            sliding.append((parts, "place", i, slide))
-        elif parts := slide.parts_of_window():
-            sliding.append((parts, "window", i, slide))
-    halos = list[Halo]()
+        else:
+            sliding += [(cut, i) for cut in itertools.islice(slide.cuts(), 1)]
+    reduces, edges = {"channel": "add"}, (0, 0)
     if sliding:
-        sizes["slides"], kind, i, slide = max(sliding, key=lambda one: one[0])
-        reads[0][space[i]] = "slides"
-        (writes if kind == "place" else reads[1])[place[i] if kind == "place" else window[i]] = "slides"
-        halos = [Halo(0, space[i], *(slide.halo() if kind == "place" else slide.halo_of_window()))]
+        cut, i = max(sliding, key=lambda one: one[0].parts)
+        reads[0][space[i]], sizes["slides"], edges = "slides", cut.parts, cut.edges
+        if cut.within:
+            writes[place[i]] = "slides"
+        else:
+            reads[1][window[i]], reduces["slides"] = "slides", "add"
     flops = 2.0 * result[made] * result[feature] * kernel[inner] * hits
-    reduces = {"channel": "add"} | ({"slides": "add"} if "slides" not in writes else {})
-    return weave(eqn, reads, [writes], sizes=sizes, reduces=reduces, flops=flops, halos=halos, slides="slides")
+    return weave(eqn, reads, [writes], sizes=sizes, reduces=reduces, flops=flops, slides="slides", edges=edges)
 
 
 def _hits(params: Any, i: int, size: int, window: int, made: int) -> int:

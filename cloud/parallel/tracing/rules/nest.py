@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloud.parallel.graph import Halo, Loop
+from cloud.parallel.graph import Loop
 
 __all__ = ["Labels", "Nest", "elements", "shapes", "weave", "whole"]
 
@@ -17,15 +17,15 @@ Labels = Sequence[Hashable | None]
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Loops, reads, writes, halos and the sliding loop as in `graph.Op`."""
+    """Loops, reads, writes, the sliding loop and its edges as in `graph.Op`."""
 
     loops: tuple[Loop, ...]
     reads: tuple[tuple[int | None, ...], ...]
     writes: tuple[tuple[int | None, ...], ...]
     flops: float = 0.0
     follows: bool = False
-    halos: tuple[Halo, ...] = ()
     slides: int = -1
+    edges: tuple[int, int] = (0, 0)
 
 
 def shapes(atoms: Iterable[Any]) -> list[tuple[int, ...]]:
@@ -40,7 +40,7 @@ def elements(atoms: Iterable[Any]) -> int:
 
 def weave(eqn: Any, reads: Sequence[Labels], writes: Sequence[Labels], *, sizes: Mapping[Any, int] | None = None,
           reduces: Mapping[Any, str] | None = None, flops: float = 0.0, follows: bool = False,
-          halos: Sequence[Halo] = (), slides: Hashable = None) -> Nest:  # fmt: skip
+          slides: Hashable = None, edges: tuple[int, int] = (0, 0)) -> Nest:  # fmt: skip
     """The nest whose loops are the labels. The trips of a loop are given by `sizes`, else the greatest common
     divisor of its dimensions; loops of one trip are omitted, because they cannot be split."""
     given, trips = dict(sizes or {}), dict[Hashable, int]()
@@ -56,8 +56,7 @@ def weave(eqn: Any, reads: Sequence[Labels], writes: Sequence[Labels], *, sizes:
     def numbered(all_labels: Sequence[Labels]) -> tuple[tuple[int | None, ...], ...]:
         return tuple(tuple(numbers.get(label) for label in labels) for labels in all_labels)
 
-    kept = tuple(one for one in halos if reads[one.operand][one.dim] in numbers and (one.before or one.after))
-    return Nest(loops, numbered(reads), numbered(writes), flops, follows, kept, numbers.get(slides, -1))
+    return Nest(loops, numbered(reads), numbered(writes), flops, follows, numbers.get(slides, -1), edges)
 
 
 def whole(eqn: Any, flops: float = 0.0) -> Nest:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from cloud.parallel.graph import Halo
 from cloud.parallel.tracing.rules.nest import Nest, elements, shapes, weave
 from cloud.parallel.tracing.rules.sliding import Slide, slide_of
 
@@ -68,13 +67,14 @@ def window(eqn: Any) -> Nest:
     trips = elements(eqn.outvars) * math.prod(eqn.params["window_dimensions"])
     simple = eqn.primitive.name in _SLIDING
     labels = [d if slide.still or (simple and _side_by_side(slide)) else None for d, slide in enumerate(over)]
-    sliding = [(slide.parts(), d) for d, slide in enumerate(over) if simple and labels[d] is None and slide.parts()]
-    sizes, halos, slides = dict[int, int](), list[Halo](), None
+    able = [d for d, label in enumerate(labels) if simple and label is None]
+    sliding = [(cut, d) for d in able for cut in over[d].cuts() if cut.within]
+    sizes, slides, edges = dict[int, int](), None, (0, 0)
     if sliding:
-        parts, slides = max(sliding, key=lambda one: one[0])
-        labels[slides], sizes[slides], halos = slides, parts, [Halo(0, slides, *over[slides].halo())]
+        cut, slides = max(sliding, key=lambda one: one[0].parts)
+        labels[slides], sizes[slides], edges = slides, cut.parts, cut.edges
     reads = [labels if len(own) == len(labels) else (None,) * len(own) for own in shapes(eqn.invars)]
-    return weave(eqn, reads, [labels] * len(eqn.outvars), sizes=sizes, flops=float(trips), halos=halos, slides=slides)
+    return weave(eqn, reads, [labels] * len(eqn.outvars), sizes=sizes, flops=float(trips), slides=slides, edges=edges)
 
 
 def spread_selected(eqn: Any) -> Nest:

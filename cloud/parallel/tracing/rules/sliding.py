@@ -8,11 +8,21 @@ same edges (XLA's `spmd_partitioner` then exchanges just these).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Slide", "slide_of"]
+__all__ = ["Cut", "Slide", "slide_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The elements can be split into `parts` parts or any divisor: with the results (`within`), or with the window,
+    whose parts then give partial results. `edges`: the elements before and after its own that a part needs."""
+
+    parts: int
+    within: bool
+    edges: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,47 +44,29 @@ class Slide:
         """Whether each result is made of the element at its place."""
         return self.window == self.stride == self.gaps == 1 and self.low == self.high == 0
 
-    def halo(self) -> tuple[int, int]:
-        """The elements before and after its own that a part of the results needs."""
-        after = ((self.window - 1) * self.apart - self.stride - self.low) // self.gaps + 1
-        return max(0, self.low // self.gaps), max(0, after)
+    def cuts(self) -> Iterator[Cut]:
+        """Those into at least two parts, with the results first."""
+        if self.made * self.stride == self.size * self.gaps:
+            after = ((self.window - 1) * self.apart - self.stride - self.low) // self.gaps + 1
+            yield from _cut(self.size, self.made, True, self.low // self.gaps, after)
+        if self.gaps == 1 and self.window * self.apart == self.size:
+            after = (self.made - 1) * self.stride - self.low - self.apart + 1
+            yield from _cut(self.size, self.window, False, self.low, after)
 
-    def parts(self) -> int:
-        """The most parts that results and elements can be split into; 0 if they cannot."""
-        if self.made * self.stride != self.size * self.gaps:
-            return 0
-        return _parts_of(self.size, self.made, max(self.halo()))
-
-    def alone(self, parts: int, halo: tuple[int, int]) -> tuple[int, int]:
-        """The padding before and after one of `parts` parts of the elements, joined with the halo, for its results."""
-        ends = self.size // parts, self.window, self.made // parts
-        return self._padding(*ends, *halo)
-
-    def alone_of_window(self, parts: int, halo: tuple[int, int]) -> tuple[int, int]:
-        """The same for one of `parts` parts of the window."""
-        return self._padding(self.size // parts, self.window // parts, self.made, *halo)
-
-    def _padding(self, size: int, window: int, made: int, before: int, after: int) -> tuple[int, int]:
-        low = self.low - before * self.gaps
-        wide = (size + before + after - 1) * self.gaps + 1
+    def padding(self, cut: Cut, parts: int) -> tuple[int, int]:
+        """The padding before and after one of `parts` parts that is joined with its edges."""
+        window, made = (self.window, self.made // parts) if cut.within else (self.window // parts, self.made)
+        low = self.low - cut.edges[0] * self.gaps
+        wide = (self.size // parts + sum(cut.edges) - 1) * self.gaps + 1
         return low, (made - 1) * self.stride + (window - 1) * self.apart + 1 - low - wide
 
-    def halo_of_window(self) -> tuple[int, int]:
-        """The elements before and after its own that a part of the window needs for all results."""
-        after = (self.made - 1) * self.stride - self.low - self.apart + 1
-        return max(0, self.low), max(0, after)
 
-    def parts_of_window(self) -> int:
-        """The most parts that the window and the elements can be split into; 0 if they cannot."""
-        if self.gaps != 1 or self.window * self.apart != self.size:
-            return 0
-        return _parts_of(self.size, self.window, max(self.halo_of_window()))
-
-
-def _parts_of(size: int, made: int, edge: int) -> int:
-    """The largest number that divides both and leaves at least `edge` elements to a part; 0 if there is none."""
-    both = math.gcd(size, made)
-    return max((n for n in range(2, both + 1) if both % n == 0 and size // n >= edge), default=0)
+def _cut(size: int, other: int, within: bool, before: int, after: int) -> Iterator[Cut]:
+    """The cut into the most parts that divide both and leave at least an edge to a part."""
+    both, edges = math.gcd(size, other), (max(0, before), max(0, after))
+    parts = max((n for n in range(2, both + 1) if both % n == 0 and size // n >= max(edges)), default=0)
+    if parts:
+        yield Cut(parts, within, edges)
 
 
 _GAPS, _APART = ("lhs_dilation", "base_dilation"), ("rhs_dilation", "window_dilation")

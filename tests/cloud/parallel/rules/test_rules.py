@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from cloud.parallel.graph import Op
 from cloud.parallel.plan import Assignment
 from cloud.parallel.plan import Mesh as Plane
-from cloud.parallel.running.sliding import exchanged
+from cloud.parallel.running.sliding import slid
 from cloud.parallel.tracing.inline import flat
 from cloud.parallel.tracing.rules import RULES, Nest, describe
 from tests.cloud.parallel.rules.cases import CASES
@@ -78,10 +78,9 @@ def split_into(loop_axes: Mapping[int, str], shown: Shown, ways: int) -> tuple[l
     run = bound(shown.eqn)
     if nest.slides in loop_axes:
         loops = tuple((list(loop_axes).index(k),) if k in loop_axes else () for k in range(len(nest.loops)))
-        op = Op("", tuple(range(len(reads))), (0,), nest.loops, nest.reads, nest.writes, halos=nest.halos,
-                slides=nest.slides)  # fmt: skip
+        op = Op("", tuple(range(len(reads))), (0,), nest.loops, nest.reads, nest.writes, slides=nest.slides)
         sizes = Plane((ways,) * len(loop_axes), (0,) * len(loop_axes))
-        run = exchanged(shown.eqn, op, Assignment(loops, ()), sizes, mesh)
+        run = slid(shown.eqn, op, Assignment(loops, ()), sizes, mesh)
     step = jax.jit(run, in_shardings=reads, out_shardings=writes, compiler_options=HASTE)
     compiled = step.lower(*shown.operands).compile()
     operands = [jax.device_put(value, where) for value, where in zip(shown.operands, reads, strict=True)]
@@ -90,8 +89,7 @@ def split_into(loop_axes: Mapping[int, str], shown: Shown, ways: int) -> tuple[l
 
 def without_edges(shown: Shown, chosen: Sequence[int], found: list[str]) -> list[str]:
     """The other collectives, if there is one for each edge that these loops need."""
-    needed = shown.nest.halos if shown.nest.slides in chosen else ()
-    edges = sum((halo.before > 0) + (halo.after > 0) for halo in needed)
+    edges = sum(wide > 0 for wide in shown.nest.edges) if shown.nest.slides in chosen else 0
     assert found.count("collective-permute") == edges
     return [kind for kind in found if kind != "collective-permute"]
 
