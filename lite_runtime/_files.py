@@ -23,7 +23,7 @@ except ImportError:  # Windows
 else:
     LOCKS = True
 
-__all__ = ["TEMPORARY", "refusal", "sweep", "sync_folder", "write_atomically"]
+__all__ = ["TEMPORARY", "locked", "refusal", "sweep", "sync_folder", "write_atomically"]
 
 Data = bytes | memoryview
 
@@ -158,6 +158,19 @@ def _lock(handle: int) -> bool | None:
     except OSError:
         return None
     return True
+
+
+def locked(path: str | os.PathLike[str]) -> int | None:
+    """The file at `path`, opened, made if there is none, and locked until it is closed or this process ends; None if
+    another process has it. Where files cannot be locked (Windows), it is only opened. Raises OSError."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    if LOCKS:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return None
+    return handle
 
 
 def sync_folder(folder: str) -> None:

@@ -30,7 +30,7 @@ from edge.agent.machine import Machine
 from edge.agent.slots import READ_ONLY, Slots, remove
 from edge.agent.source import Source
 from edge.agent.update import MAKING, TRYING, Outcome
-from lite_runtime._files import LOCKS, TEMPORARY, refusal, write_atomically
+from lite_runtime._files import TEMPORARY, locked, refusal, write_atomically
 from lite_runtime.errors import MsedgeError
 from lite_runtime.updates import checkin
 from lite_runtime.updates.fields import sayable
@@ -408,18 +408,11 @@ def _locked(folder: Path) -> int | None:
     """The lock of a folder, which the system gives back when this process ends; None where none can be had."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-        handle = os.open(folder / LOCK, flags, 0o600)
+        handle = locked(folder / LOCK)
     except OSError as problem:
         if problem.errno in READ_ONLY:
             return None  # it cannot be changed by another one either
         raise refusal(str(folder), problem, AgentError) from problem
-    if LOCKS:
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            raise AgentError(f"{str(folder)!r}: expected no other agent, but one runs; stop it first") from None
+    if handle is None:
+        raise AgentError(f"{str(folder)!r}: expected no other agent, but one runs; stop it first")
     return handle

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lite_runtime import _files
-from lite_runtime._files import sweep, write_atomically
+from lite_runtime._files import locked, sweep, write_atomically
 
 STUCK = """
 import os, sys, time
@@ -83,3 +83,14 @@ def test_without_locks_only_old_files_go(tmp_path: Path, monkeypatch: pytest.Mon
     assert sweep(tmp_path) == deleted
     write_atomically(tmp_path / "run", b"new")
     assert (tmp_path / "run").read_bytes() == b"new"
+
+
+def test_a_lock_is_of_one_holder(tmp_path: Path) -> None:
+    held = locked(tmp_path / "lock")
+    assert held is not None and locked(tmp_path / "lock") is None
+    os.close(held)
+    again = locked(tmp_path / "lock")
+    assert again is not None
+    os.close(again)
+    with pytest.raises(FileNotFoundError):
+        locked(tmp_path / "nothing" / "lock")

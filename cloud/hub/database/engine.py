@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -12,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from cloud.hub.errors import DatabaseError, HubError
+from lite_runtime._files import locked
 
 __all__ = ["Cursor", "Database", "Row", "Sqlite"]
 
@@ -183,13 +183,10 @@ class Sqlite(Database):
 
     def serve(self) -> None:
         """See Database. The lock is on a file beside the database, and ends with the process."""
-        handle = os.open(f"{self._path}-serving", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            raise HubError(f"{self.shown}: another hub serves from this database; stop it first") from None
-        self._lock = handle
+        lock = locked(f"{self._path}-serving")
+        if lock is None:
+            raise HubError(f"{self.shown}: another hub serves from this database; stop it first")
+        self._lock = lock
 
     def size(self) -> int:
         """See Database; with the log."""

@@ -6,7 +6,6 @@ at a time has a loop's folder.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -20,6 +19,7 @@ from cloud.hub.loop.doing import Doing, EndedError, StoppedError, WaitsError, ne
 from cloud.hub.loop.plan import Plan
 from cloud.hub.loop.steps import DO, undo
 from cloud.hub.loop.watching import Watcher
+from lite_runtime._files import locked
 from lite_runtime.errors import MsedgeError
 
 __all__ = ["Runner", "client_of", "cycle_of"]
@@ -55,12 +55,10 @@ class Runner:
         self._plan, self._client, self._say, self._stop = plan, client, say, stop or threading.Event()
         folder = plan.path(plan.loop.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise HubError(f"{str(folder)!r}: another process runs this loop; stop it first") from None
+        lock = locked(folder / "lock")
+        if lock is None:
+            raise HubError(f"{str(folder)!r}: another process runs this loop; stop it first")
+        self._lock = lock
         self._watcher = Watcher(plan, client)
         self._releases = releases_of(plan)
         self._settled = 0

@@ -26,7 +26,7 @@ from cloud.train.tuning.history import History, Trial
 from cloud.train.tuning.pool import Pool, Processes
 from cloud.train.tuning.space import Choices, Tune, change_of
 from cloud.train.tuning.trial import Message
-from lite_runtime._files import write_atomically
+from lite_runtime._files import locked, write_atomically
 
 __all__ = ["Outcome", "changes_of", "tune"]
 
@@ -142,19 +142,15 @@ def _alone(folder: Path, resume: bool) -> Iterator[None]:
         raise TrainError(f"{str(folder)!r} has a study already; --resume continues it, tune.folder names another")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = open(folder / "study.lock", "a")  # noqa: SIM115
+        held = locked(folder / "study.lock")
     except OSError as error:
         raise TrainError(f"tune.folder: cannot use {str(folder)!r}: {error.strerror}; name another") from error
-    with held:
-        try:
-            import fcntl
-
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # Windows
-            pass
-        except BlockingIOError:
-            raise TrainError(f"another process works on the study in {str(folder)!r}; wait for it") from None
+    if held is None:
+        raise TrainError(f"another process works on the study in {str(folder)!r}; wait for it")
+    try:
         yield
+    finally:
+        os.close(held)
 
 
 @dataclass
