@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from converter.report.html import figure_cell, name_cell, table, text_cell
@@ -42,7 +43,7 @@ def study_section(store: Store, runs: Mapping[str, Run]) -> str:
     said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     used = sum(len(row["curve"]) for row in rows)
     return (
-        f"<h2>Trials</h2><p>{len(rows)} trials ({said}) with {used} evaluations of {_safe(metric)}. Filled dots are "
+        f"<h2>Trials</h2><p>{len(rows)} trials ({said}) with {used} evaluations of {escape(metric)}. Filled dots are "
         "trials that were finished; hollow ones ended at a rung, with the value that they had there.</p>"
         f'<div class="charts two">{drawn}</div>{_table(metric, keys, rows[-MOST:], best)}'
     )
@@ -89,7 +90,7 @@ def _against(metric: str, key: str, rows: Sequence[Row]) -> str:
 
 
 def _table(metric: str, keys: Sequence[str], rows: Sequence[Row], best: Row | None) -> str:
-    heads = ("#trial", "run", "state", *map(_safe, keys), "#evaluations", f"#{_safe(metric)}", "#took", "")
+    heads = ("#trial", "run", "state", *map(escape, keys), "#evaluations", f"#{escape(metric)}", "#took", "")
     cells = (
         [
             figure_cell(str(row["number"])), name_cell(str(row.get("run", ""))), text_cell(row["state"]),
@@ -105,9 +106,3 @@ def _table(metric: str, keys: Sequence[str], rows: Sequence[Row], best: Row | No
 
 def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
-
-
-def _safe(text: str) -> str:
-    from html import escape
-
-    return escape(text)

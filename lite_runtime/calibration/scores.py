@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.graph import Array
+from lite_runtime.reference import normalize
 
 __all__ = ["energy", "from_probabilities", "log_softmax", "mahalanobis"]
 
@@ -26,9 +27,7 @@ def from_probabilities(given: Array) -> Array:
 def log_softmax(logits: Array, temperature: float = 1.0) -> Array:
     """Logarithms of the probabilities of logits (n, classes) divided by a temperature."""
     with np.errstate(all="ignore"):
-        scaled = np.asarray(logits, np.float64) / temperature
-        scaled = scaled - scaled.max(axis=1, keepdims=True)
-        return scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))  # type: ignore[no-any-return]
+        return normalize.log_softmax(np.asarray(logits, np.float64) / temperature, 1)
 
 
 def energy(logits: Array) -> Array:

@@ -203,12 +203,13 @@ def smallest(found: Sequence[Any], figures: Callable[[Any], tuple[float, float]]
 def checked(
     plans: Sequence[Plan], measured: Callable[[Plan], Measured], limit: float, most: int = FEW
 ) -> list[Checked]:
-    """The cheapest `most` of `plans` (cheapest first), compiled: first the best that fits within `limit` bytes
+    """Those of `plans` (cheapest first) that are `worth` it, compiled: first the best that fits within `limit` bytes
     (`smallest`), then the others that fit, by seconds. `measured`: compiles a plan and parses the program. If none
     fits, further plans are compiled one by one until one does. Raises `Infeasible` if none does."""
     found: list[Checked] = []
-    for number, plan in enumerate(plans):
-        if not _near(number, plan, plans, most) and any(one.fits for one in found):
+    near, rest = _first(plans, most)
+    for number, plan in enumerate([*near, *rest]):
+        if number >= len(near) and any(one.fits for one in found):
             break
         start = time.monotonic()
         read = measured(plan)
@@ -219,8 +220,7 @@ def checked(
 def read_back(reader: Reader, plans: Sequence[Plan], most: int, until: float, running: bool) -> Choice:
     """As `checked`, without plans that the compiler refuses. A plan that is expected to be compiled only after `until`
     is not begun, but for the first if one program is needed anyway (`running`)."""
-    near = worth(plans, most)
-    rest = [plan for plan in plans if not any(plan is one for one in near)]
+    near, rest = _first(plans, most)
     begun, found, failed = time.monotonic(), list[Checked](), list[PlanError]()
     longest, cut = 0.0, False
     for number, plan in enumerate([*near, *rest]):
@@ -268,8 +268,10 @@ def worth(plans: Sequence[Plan], most: int) -> list[Plan]:
     return (ordered + [plan for plan in data if not any(plan is one for one in ordered)])[:most]
 
 
-def _near(number: int, plan: Plan, plans: Sequence[Plan], most: int) -> bool:
-    return number < most and plan.estimate.step_seconds <= SLACK * plans[0].estimate.step_seconds
+def _first(plans: Sequence[Plan], most: int) -> tuple[list[Plan], list[Plan]]:
+    """Those that are `worth` it, and the others."""
+    near = worth(plans, most)
+    return near, [plan for plan in plans if not any(plan is one for one in near)]
 
 
 def _ordered(found: Sequence[Checked], limit: float) -> list[Checked]:
