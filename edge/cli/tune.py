@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,12 +42,13 @@ def tune(
     files of [export] are those of the best trial. Ctrl-C or SIGTERM ends the study with exit code 3; --resume continues
     it, also after a kill: trials that were running are run again with the same values.
     """
+    from cloud.train.many.preempt import stopping_on_signals
     from cloud.train.tuning import study
 
-    with _pool(ray) as pool, _asked_to_stop() as stop:
+    with _pool(ray) as pool, stopping_on_signals(lambda _: None) as came:
         found = study.tune(
-            path, changes or (), resume=resume, store=runs, pool=pool, progress=_lines(), stop=stop
-        )  # fmt: skip
+            path, changes or (), resume=resume, store=runs, pool=pool, progress=_lines(), stop=lambda: "".join(came[:1])
+        )
     if as_json:
         emit(_summary(found))
     else:
@@ -74,24 +73,6 @@ def _pool(ray: str | None) -> Iterator[Callable[[int], Pool]]:
 
     with connected(ray) as pool:
         yield pool
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], str]]:
-    """A function that says which signal came, if one did; a second one interrupts."""
-    came: list[str] = []
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        if came:
-            raise KeyboardInterrupt
-        came.append(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: came[0] if came else ""
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _lines() -> Callable[[Trial], None]:
@@ -120,10 +101,7 @@ def _values(trial: Trial) -> str:
 
 
 def _row(trial: Trial) -> dict[str, Any]:
-    return {
-        "number": trial.number, "state": trial.state, "values": dict(trial.values), "value": trial.value,
-        "curve": list(trial.curve), **{key: trial.facts.get(key) for key in ("run", "seconds", "why")},
-    }  # fmt: skip
+    return dict.fromkeys(("run", "seconds", "why")) | trial.as_data()
 
 
 def _summary(found: Outcome) -> dict[str, Any]:

@@ -44,10 +44,7 @@ def auto_pgd(
     marks = checkpoints(steps)
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
-        found, cost = run(x, task.labels[rows], rows, seed, restart, marks, task.epsilon, task.low, task.high)
-        cost = np.asarray(cost, np.int64)
-        victim.counted(len(x) * int(cost.max()))
-        return np.asarray(found), cost
+        return task.counted(*run(x, task.labels[rows], rows, seed, restart, marks, task.epsilon, task.low, task.high))
 
     return task.search(attack, restarts, batch)
 

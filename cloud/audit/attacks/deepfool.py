@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from cloud.audit.attacks.balls import along
 from cloud.audit.attacks.results import Array, Attacked, Found, Task
@@ -40,10 +39,7 @@ def deepfool(
     run = white.compiled(_run, classes=min(classes, victim.classes - 1))
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
-        found, cost = run(x, task.labels[rows], steps, overshoot, task.low, task.high)
-        cost = np.asarray(cost, np.int64)
-        victim.counted(len(x) * int(cost.max()))
-        return np.asarray(found), cost
+        return task.counted(*run(x, task.labels[rows], steps, overshoot, task.low, task.high))
 
     return task.search(attack, 1, batch)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from cloud.audit.attacks.balls import along, keys_of, project, random_point, uphill
 from cloud.audit.attacks.losses import Loss, LossName, loss_of
@@ -40,10 +39,8 @@ def pgd(
     run = white.compiled(_run, loss=loss_of(loss, targeted, victim.classes), norm=norm, targeted=targeted)
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
-        found, cost = run(x, task.labels[rows], rows, seed, restart, steps, task.epsilon, size, task.low, task.high)
-        cost = np.asarray(cost, np.int64)
-        victim.counted(len(x) * int(cost.max()))
-        return np.asarray(found), cost
+        given = (x, task.labels[rows], rows, seed, restart, steps, task.epsilon, size, task.low, task.high)
+        return task.counted(*run(*given))
 
     return task.search(attack, restarts, batch)
 

@@ -46,12 +46,12 @@ def square(
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
         given = (_image(x), task.labels[rows], rows, seed, restart, rates, task.epsilon, task.low, task.high)
-        run = victim.compiled(_inside, shape=victim.shape, **fixed) if isinstance(victim, WhiteBox) else None
-        found, cost = run(*given) if run is not None else _outside(victim, *given, **fixed)
-        cost = np.asarray(cost, np.int64)
-        if run is not None:
-            victim.counted(len(x) * int(cost.max()))
-        return np.asarray(found).reshape(x.shape), cost
+        if isinstance(victim, WhiteBox):
+            run = victim.compiled(_inside, shape=victim.shape, **fixed)
+            found, cost = task.counted(*run(*given))
+        else:
+            found, cost = map(np.asarray, _outside(victim, *given, **fixed))
+        return found.reshape(x.shape), cost.astype(np.int64)
 
     return task.search(attack, restarts, batch)
 

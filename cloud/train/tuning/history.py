@@ -37,6 +37,14 @@ class Trial:
     curve: tuple[float, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    def as_data(self) -> dict[str, Any]:
+        """JSON data for people, without its files."""
+        facts = {key: self.facts[key] for key in ("run", "seconds", "why") if key in self.facts}
+        return {
+            "number": self.number, "state": self.state, "values": dict(self.values), "value": self.value,
+            "curve": list(self.curve), **facts,
+        }  # fmt: skip
+
 
 class History:
     """The trials in the file `path`, which is made if it does not exist; every call is written before it returns.

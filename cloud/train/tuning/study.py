@@ -327,11 +327,7 @@ class _Study:
         if not self.run_id or (soon and time.monotonic() - self.shown < 2.0):
             return
         self.shown = time.monotonic()
-        rows = [
-            {"number": t.number, "state": t.state, "values": dict(t.values), "value": t.value, "curve": list(t.curve),
-             **{key: t.facts[key] for key in ("run", "seconds", "why") if key in t.facts}}
-            for t in self.history.trials()
-        ]  # fmt: skip
+        rows = [trial.as_data() for trial in self.history.trials()]
         body = {"metric": self.said.metric, "lower": self.history.lower, "trials": rows}
         with contextlib.suppress(TrackError), Store(self.store) as store:
             store.add_document(self.run_id, "study", body)
