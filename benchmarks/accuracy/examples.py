@@ -14,7 +14,8 @@ import numpy as np
 
 from lite_runtime.graph import Array
 
-__all__ = ["Examples", "characters", "cluttered_digits", "digit_masks", "motion", "spoken_digits", "text", "wrist"]
+__all__ = ["Examples", "characters", "cluttered_digits", "digit_masks", "motion", "spoken_digits", "text",
+           "untangled", "wrist"]  # fmt: skip
 
 Examples: TypeAlias = tuple[tuple[Array, Array], tuple[Array, Array]]
 
@@ -25,8 +26,14 @@ _DIGITS, _TESTED = 12000, 3000
 def motion(data: Path) -> Examples:
     """Six activities from a phone's nine inertial signals, 128 steps [9, 1, 128]; other persons in the test."""
     with np.load(data / "har_30_subjects.npz") as file:
-        x, y, test = file["x"].astype(np.float32), file["y"].astype(np.int32), file["test"]
+        x, y, test = untangled(file["x"]), file["y"].astype(np.int32), file["test"]
     return (x[~test], y[~test]), (x[test], y[test])
+
+
+def untangled(x: Array) -> Array:
+    """Windows (n, 9, 1, 128) float32 of nine signals over time. The file has steps by signals under this shape: its
+    neighbouring values are of different signals."""
+    return np.ascontiguousarray(x.astype(np.float32).reshape(-1, 128, 9).transpose(0, 2, 1)[:, :, None])
 
 
 _STEPS, _HOP = 96, 24

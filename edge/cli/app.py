@@ -25,6 +25,7 @@ from edge.cli import (
     hub_rollout,
     hub_serve,
     inspect,
+    label,
     listen,
     personal,
     plan,
@@ -130,6 +131,14 @@ _PERSONAL: dict[str, Callable[..., None]] = {
 for _name, _function in _PERSONAL.items():
     _personal.command(_name, cls=_Plain)(guarded(_function))
 app.add_typer(_personal, name="personal")
+
+_label = typer.Typer(
+    help="Choose the examples whose labels would teach a model most, and collect the labels.", no_args_is_help=True,
+    rich_markup_mode=None,
+)  # fmt: skip
+for _name, _function in label.COMMANDS.items():
+    _label.command(_name, cls=_Plain)(guarded(_function))
+app.add_typer(_label, name="label")
 
 _hub = typer.Typer(
     help="Keep the signed repository from which a fleet updates itself, and serve the fleet.", no_args_is_help=True,

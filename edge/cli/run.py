@@ -121,20 +121,10 @@ def _flat(outputs: Mapping[str, Array | list[Array]]) -> dict[str, Array]:
 
 
 def _keep(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write an .npz; without `np.savez`, whose parameter names cannot be names of arrays."""
-    import io
-    import zipfile
-
-    import numpy as np
-
     from lite_runtime._files import write_atomically
+    from lite_runtime.active.keeping import packed_arrays
 
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, packed_arrays(arrays))
 
 
 def _describe(array: Array) -> dict[str, object]:
