@@ -64,7 +64,7 @@ def _scores_of(model: Model, names: Sequence[str], scores: str | None, features:
     left = [name for name in names if name != features]
     if scores is None and len(left) == 1:
         scores = left[0]
-    if scores not in names:
+    if scores is None or scores not in names:
         got = "several" if scores is None else repr(scores)
         raise InputError(f"expected the output of the classes' scores, one of {', '.join(names)}, got {got} (--scores)")
     return scores
