@@ -1,6 +1,6 @@
 """`python -m benchmarks.federated.har FILE.npz OUT.json [--turned]`: activities of 30 people, 24 of whom train.
 
-UCI HAR (Anguita et al. 2013): `x` float16 [n, 9, 1, 128] inertial windows at 50 Hz, `y` labels of 6 activities,
+UCI HAR (Anguita et al. 2013): `x` float16 inertial windows of nine signals at 50 Hz, `y` labels of 6 activities,
 `subject`. As in that paper, a model's inputs are features of a window, not the window: for each channel the mean,
 deviation, extremes, roughness and the logarithms of the energies in bands of its spectrum.
 
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.accuracy.examples import untangled
 from benchmarks.federated.people import People, main
 from cloud.zoo import mlp
 from federated.learner import Batch
@@ -54,8 +55,7 @@ def turned(windows: npt.NDArray[np.float32], subject: npt.NDArray[Any]) -> npt.N
 def people(file: Path, turn: bool = False) -> People:
     """The people in the file; features are standardised over all of them."""
     with np.load(file, allow_pickle=False) as data:
-        windows, labels, subject = data["x"].astype(np.float32), data["y"].astype(np.int32), data["subject"]
-    windows = windows[:, :, 0]
+        windows, labels, subject = untangled(data["x"])[:, :, 0], data["y"].astype(np.int32), data["subject"]
     x = features(turned(windows, subject) if turn else windows)
     x = (x - x.mean(0)) / x.std(0)
     owner = np.array([f"{number:02}" for number in subject])
