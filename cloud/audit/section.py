@@ -43,9 +43,7 @@ class Table:
     def __post_init__(self) -> None:
         """Raises AuditError for rows of another length, and for shares that are no columns."""
         if any(len(row) != len(self.columns) for row in self.rows) or not {*self.shares} <= {*self.columns}:
-            raise AuditError(
-                f"table {self.title!r}: expected rows of {len(self.columns)} cells, shares among columns"
-            )
+            raise AuditError(f"table {self.title!r}: expected rows of {len(self.columns)} cells, shares among columns")
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,13 @@ from cloud.engine import EngineFunction, lower
 from cloud.errors import AuditError, EngineError
 from converter import to_ir
 from lite_runtime import bundle
+from lite_runtime.calibration.confidence import Confidence
+from lite_runtime.calibration.description import Calibration
 from lite_runtime.graph import Value
 from lite_runtime.running.interpreter import Scales, scales_of
 
-__all__ = ["BLACK_BOX_ATTACKS", "BlackBox", "Forward", "Stored", "Victim", "WhiteBox", "from_bundle", "from_onnx", "open_bundle"]
+__all__ = ["BLACK_BOX_ATTACKS", "BlackBox", "Forward", "Stored", "Victim", "WhiteBox", "from_bundle", "from_onnx",
+           "open_bundle"]  # fmt: skip
 
 Array: TypeAlias = npt.NDArray[Any]
 Forward: TypeAlias = Callable[[Any], Any]
@@ -181,20 +184,34 @@ class BlackBox(Victim):
             raise AuditError(f"{name}: expected scores [rows, classes], got {list(scores.shape)}")
         super().__init__(name, shape, scores.shape[1])
 
-    def _run(self, x: Array) -> Array:
-        given = x if self.stored is None else self.stored.integers(x)
-        scores = np.asarray(self._model.run({self._input: given})[self._output])
-        return scores.astype(np.float32) if self._scores_stored is None else self._scores_stored.real(scores)
+    @property
+    def calibration(self) -> Calibration | None:
+        """That of the bundle, if it is of `predict`. Raises BundleError for a damaged one."""
+        found = self._model.calibration
+        return found if found is not None and found.signature == "predict" else None
+
+    def confidence(self, x: Array) -> Confidence | None:
+        """What the bundle's calibration says of inputs (rows, *shape); None if there is none."""
+        if self.calibration is None:
+            return None
+        x = self.checked(x)
+        self.queries += len(x)
+        parts = [self._outputs(part) for part in _parts(x, self._fixed or MOST_ROWS)]
+        return self._model.confidence({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
     def _scores(self, x: Array) -> Array:
-        if not self._fixed:
-            return self._run(x)
-        return np.concatenate([self._fixed_batch(part) for part in _parts(x, self._fixed)])
+        return np.concatenate([self._run(part) for part in _parts(x, self._fixed or MOST_ROWS)])
 
-    def _fixed_batch(self, x: Array) -> Array:
-        """Scores of up to as many rows as a bundle with a fixed batch takes; the batch is filled up."""
-        filled = np.concatenate([x, np.repeat(x[:1], self._fixed - len(x), axis=0)])
-        return self._run(filled)[: len(x)]
+    def _run(self, x: Array) -> Array:
+        scores = self._outputs(x)[self._output]
+        return scores.astype(np.float32) if self._scores_stored is None else self._scores_stored.real(scores)
+
+    def _outputs(self, x: Array) -> dict[str, Array]:
+        """Outputs of up to as many rows as a bundle with a fixed batch takes; the batch is filled up."""
+        filled = np.concatenate([x, np.repeat(x[:1], self._fixed - len(x), axis=0)]) if self._fixed else x
+        given = filled if self.stored is None else self.stored.integers(filled)
+        found = self._model.run({self._input: given})
+        return {name: array[: len(x)] for name, array in found.items() if isinstance(array, np.ndarray) and array.ndim}
 
 
 def _listed(values: Iterable[Value]) -> str:
