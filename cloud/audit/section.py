@@ -96,6 +96,8 @@ class Section:
     """Figures that are shown as percent."""
     warnings: tuple[str, ...] = ()
     """Findings that a reader must not miss."""
+    shown: tuple[str, ...] = ()
+    """Figures that the page shows large; by default the first six."""
 
     def __post_init__(self) -> None:
         """Raises AuditError for a name that a limit could not hold, and for a figure that is not finite."""
@@ -123,17 +125,22 @@ class Clock:
     """Time that a part may take, in seconds; parts look at it between units of work, and leave the rest undone."""
 
     def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
-        self._now, self._end, self.seconds = now, now() + seconds, seconds
+        self._now, self._begun, self.seconds = now, now(), seconds
+
+    @property
+    def used(self) -> float:
+        """Seconds since it began."""
+        return self._now() - self._begun
 
     @property
     def left(self) -> float:
         """Seconds that are left, not below 0."""
-        return max(0.0, self._end - self._now())
+        return max(0.0, self.seconds - self.used)
 
     @property
     def over(self) -> bool:
         """Whether the time is used up."""
-        return self._now() >= self._end
+        return self.used >= self.seconds
 
     def part(self, share: float) -> Clock:
         """A clock with this share of the time that is left."""

@@ -82,6 +82,10 @@ class Subject:
         """A name for each class."""
         return self.class_names or tuple(map(str, range(self.model.classes)))
 
+    def classes_of(self, y: Array) -> Array:
+        """Classes (n,) by their names."""
+        return np.asarray(np.array(self.classes)[y])
+
     def sample(self, most: int, only: Array | None = None) -> Array:
         """Up to `most` rows, ascending, drawn by the seed; only: (n,) bool, rows to draw from."""
         rows = np.arange(len(self.data)) if only is None else np.flatnonzero(only)

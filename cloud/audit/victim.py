@@ -157,7 +157,8 @@ class Stored(NamedTuple):
     def integers(self, x: Array) -> Array:
         """Real numbers as the nearest integers that can be stored."""
         ends = np.iinfo(self.dtype)
-        return np.clip(np.rint(x / np.float32(self.scale)) + self.zero, ends.min, ends.max).astype(self.dtype)
+        whole = np.clip(np.rint(x / np.float32(self.scale)) + self.zero, ends.min, ends.max)
+        return np.asarray(whole.astype(self.dtype))
 
 
 class BlackBox(Victim):

@@ -14,6 +14,9 @@ from lite_runtime.graph import Array
 
 __all__ = ["IMAGES"]
 
+_MOST_STEPS = 12
+"""Positions along the line of a motion blur, between which images are interpolated."""
+
 
 def _gaussian_noise(x: Array, level: float, _: Scales, random: np.random.Generator) -> Array:
     return np.asarray(x + random.standard_normal(x.shape, np.float32) * level)
@@ -46,22 +49,24 @@ def _motion_blur(x: Array, level: float, _: Scales, random: np.random.Generator)
     """The mean along a line of random direction."""
     length = level * min(x.shape[1:3])
     angle = random.uniform(0, np.pi, len(x))
-    steps = np.linspace(-length / 2, length / 2, max(2, int(np.ceil(length)) + 1))
+    steps = np.linspace(-length / 2, length / 2, min(_MOST_STEPS, max(2, int(np.ceil(length)) + 1)))
     rows, columns = np.mgrid[: x.shape[1], : x.shape[2]]
-    moved = (_sampled(x, rows + (t * np.sin(angle))[:, None, None], columns + (t * np.cos(angle))[:, None, None])
-             for t in steps)  # fmt: skip
-    return np.asarray(sum(moved, np.zeros_like(x)) / len(steps))
+    total = np.zeros_like(x)
+    for t in steps:
+        down, right = ((t * f(angle))[:, None, None] for f in (np.sin, np.cos))
+        total += _sampled(x, rows + down, columns + right)
+    return np.asarray(total / len(steps))
 
 
 def _brightness(x: Array, level: float, _: Scales, __: np.random.Generator) -> Array:
     """More of the greatest channel (the V of HSV), hue and saturation unchanged."""
     value = x.max(axis=3, keepdims=True)
     brighter = np.clip(value + level, 0, 1)
-    return np.where(value > 1e-6, x * (brighter / np.maximum(value, 1e-6)), brighter)
+    return np.asarray(np.where(value > 1e-6, x * (brighter / np.maximum(value, 1e-6)), brighter))
 
 
 def _darkness(x: Array, level: float, _: Scales, __: np.random.Generator) -> Array:
-    return x * np.float32(1 - level)
+    return np.asarray(x * np.float32(1 - level))
 
 
 def _contrast(x: Array, level: float, _: Scales, __: np.random.Generator) -> Array:

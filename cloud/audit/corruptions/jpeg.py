@@ -36,7 +36,7 @@ def jpeg(x: Array, quality: int) -> Array:
 
 
 def _rounded(pixels: Array) -> Array:
-    return np.clip(np.rint(pixels), 0, 255) / 255.0
+    return np.asarray(np.clip(np.rint(pixels), 0, 255) / 255.0)
 
 
 def _coded(plane: Array, table: Array, quality: int) -> Array:

@@ -29,6 +29,11 @@ Change: TypeAlias = Callable[[Array, float, Scales, np.random.Generator], Array]
 channels) from 0 to 1; sound and series (n, channels, time); spectrograms (n, frames, bands); tables (n, features)."""
 
 
+def _always(_: tuple[int, ...]) -> bool:
+    """It applies to every shape."""
+    return True
+
+
 @dataclass(frozen=True)
 class Corruption:
     """levels: one a severity, 1 to 5, from slight to strong. unit: what a level is. large: the levels of images with
@@ -39,4 +44,4 @@ class Corruption:
     levels: tuple[float, ...]
     unit: str
     large: tuple[float, ...] = ()
-    fits: Callable[[tuple[int, ...]], bool] = lambda _: True
+    fits: Callable[[tuple[int, ...]], bool] = _always

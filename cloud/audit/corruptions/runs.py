@@ -17,11 +17,15 @@ from cloud.audit.subject import Kind
 from cloud.errors import AuditError
 from lite_runtime.graph import Array
 
-__all__ = ["arranged", "corrupted", "corruptions_of"]
+__all__ = ["arranged", "corrupted", "corruptions_of", "levels_of"]
 
 _LISTS: Mapping[Kind, tuple[Corruption, ...]] = {
     "image": IMAGES, "sound": SOUND, "spectrogram": SPECTROGRAMS, "series": SERIES, "table": TABLES,
 }  # fmt: skip
+_REDUCED: Mapping[Kind, tuple[int, ...]] = {
+    "sound": (0, 2), "spectrogram": (0, 1), "series": (0, 2), "table": (0,),
+}  # fmt: skip
+"""Axes over which a channel, band or feature has one mean."""
 _ROWS = 256
 """Examples that draw random numbers together; a constant, so that a seed decides whatever the memory."""
 _LARGE = 64
@@ -62,6 +66,12 @@ def corruptions_of(shape: tuple[int, ...], kind: Kind) -> tuple[Corruption, ...]
     return tuple(row for row in _LISTS[kind] if row.fits(inner))
 
 
+def levels_of(corruption: Corruption, shape: tuple[int, ...], kind: Kind) -> tuple[float, ...]:
+    """The level of each severity for inputs of this shape. Raises AuditError as `arranged`."""
+    large = bool(corruption.large) and min(arranged(shape, kind)[1][:2]) >= _LARGE
+    return corruption.large if large else corruption.levels
+
+
 def corrupted(
     corruption: Corruption, severity: int, x: Array, kind: Kind, span: tuple[float, float], seed: int = 0,
     known: Array | None = None,
@@ -77,7 +87,7 @@ def corrupted(
     axes = (0, *(axis + 1 for axis in order))
     low, high = span
     scales = _scales(np.transpose(x if known is None else known, axes).reshape(-1, *sizes), kind)
-    levels = corruption.large if corruption.large and min(sizes[:2]) >= _LARGE else corruption.levels
+    levels = levels_of(corruption, x.shape[1:], kind)
     out = np.empty(x.shape, np.float32)
     for start in range(0, len(x), _ROWS):
         part = np.transpose(x[start : start + _ROWS], axes)
@@ -92,10 +102,10 @@ def corrupted(
 
 
 def _scales(x: Array, kind: Kind) -> Scales:
-    """Of each channel (sound, series), band (spectrograms) or feature (tables)."""
-    axes = (0,) if kind == "table" else (0, 1) if kind == "spectrogram" else (0, 2)
+    """Of each channel, band or feature; images have the same for all."""
     if kind == "image":
-        axes = (0, 1, 2)
+        return Scales(*(np.array([value], np.float32) for value in (0, 1, 0, 1)))
+    axes = _REDUCED[kind]
     reduced = (x.mean(axes, keepdims=True), x.std(axes, keepdims=True), x.min(axes, keepdims=True),
                x.max(axes, keepdims=True))  # fmt: skip
     return Scales(*(np.asarray(one, np.float32) for one in reduced))

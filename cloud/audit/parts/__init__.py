@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from cloud.audit.parts import accuracy, attacks, calibration, corruptions, groups, quantising, slices
 from cloud.audit.section import Part
 
 __all__ = ["PARTS"]
 
-PARTS: tuple[Part, ...] = ()
+PARTS: tuple[Part, ...] = (
+    accuracy.PART,
+    groups.PART,
+    slices.PART,
+    calibration.PART,
+    quantising.PART,
+    corruptions.PART,
+    attacks.PART,
+)

@@ -18,6 +18,8 @@ __all__ = ["guessed_kind", "guessed_span", "read_data"]
 
 MOST_VALUES = 200
 """A column with more values than this, or one for nearly every example, says nothing of groups."""
+LONG = 2000
+"""One axis of this length is a waveform."""
 PARTS = 4
 """Columns of real numbers are cut into so many parts of equal mass."""
 _FIX = "write plain arrays with numpy.savez(FILE, x=…, y=…)"
@@ -65,7 +67,8 @@ def _inputs(where: str, given: Array, model: BlackBox) -> Array:
             f"{given.shape}; arrange the axes as the model has them"
         )
     stored = model.stored
-    real = stored.real(given) if stored is not None and given.dtype == stored.dtype else given.astype(np.float32)
+    with np.errstate(over="ignore"):  # becomes infinite, which is refused
+        real = stored.real(given) if stored is not None and given.dtype == stored.dtype else given.astype(np.float32)
     bad = ~np.isfinite(real.reshape(len(real), -1)).all(axis=1)
     if bad.any():
         raise AuditError(
@@ -131,17 +134,16 @@ def _texts(array: Array) -> Array:
 
 
 def guessed_kind(shape: tuple[int, ...]) -> Kind:
-    """What inputs of this shape most likely are: tables of one axis, series of two that count, images of three."""
+    """What inputs of this shape most likely are: tables or long sounds of one axis, series of two, images of three."""
     axes = [size for size in shape if size != 1]
     if len(axes) <= 1:
-        return "table"
+        return "sound" if axes and axes[0] >= LONG else "table"
     image = len(shape) == 3 and shape[1] > 1 and (shape[0] in (1, 3, 4) or shape[-1] in (1, 3, 4))
     return "image" if image else "series"
 
 
-def guessed_span(x: Array, kind: Kind, model: BlackBox) -> tuple[float, float]:
-    """The range that inputs are in: 0 to 1 or 0 to 255 of images that fit; else the least and greatest of x, within
-    what an integer input can store."""
+def guessed_span(x: Array, kind: Kind) -> tuple[float, float]:
+    """The range that inputs are in: 0 to 1 or 0 to 255 of images that fit; else the least and greatest of x."""
     low, high = float(x.min()), float(x.max())
     if kind == "image" and low >= 0:
         for most in (1.0, 255.0):
