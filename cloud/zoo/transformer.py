@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from cloud.errors import EngineError
+from cloud.zoo.blocks import DEVIATION, attention, feed_forward, need_heads
 from cloud.zoo.build import BATCH, Builder
 
 __all__ = ["transformer"]
-
-_DEVIATION = 0.02
-"""Standard deviation of initial weights, as in GPT-2."""
 
 
 def transformer(
@@ -18,22 +15,21 @@ def transformer(
     hidden: int = 0, dropout: float = 0.0, tied: bool = True,
 ) -> ir.Model:  # fmt: skip
     """A language model like GPT-2 (Radford et al., 2019): `x` [batch, length] int32 -> `logits` [batch, length,
-    vocabulary] of the next token at each position, from the tokens up to it.
+    vocabulary] of the next token at each position, from the tokens up to it; 842,496 parameters.
 
     Embeddings of tokens and of positions, `layers` blocks of layer norm, causal attention in `heads`, layer norm and
     GELU between two dense layers (`hidden` units; 0: four times `width`), a last layer norm. `tied`: logits are
     products with the token embedding instead of separate weights. Raises EngineError for a width that
     is not divisible by the heads.
     """
-    if width % heads:
-        raise EngineError(f"expected a width divisible by {heads} heads, got {width}")
+    need_heads(width, heads)
     b = Builder("transformer", seed)
     x = b.input("x", (BATCH, length), ir.DataType.INT32)
-    tokens = b.normal("tokens.weight", (vocabulary, width), _DEVIATION)
-    positions = b.normal("positions.weight", (length, width), _DEVIATION)
+    tokens = b.normal("tokens.weight", (vocabulary, width), DEVIATION)
+    positions = b.normal("positions.weight", (length, width), DEVIATION)
     y = b.op("Gather", tokens, x, name="tokens", shape=(BATCH, length, width))
     y = b.dropout(b.add(y, positions, name="positions"), dropout, name="dropout")
-    into = _DEVIATION / (2 * layers) ** 0.5  # for additions to the residual stream, so that its variance stays
+    into = DEVIATION / (2 * layers) ** 0.5  # for additions to the residual stream, so that its variance stays
     for i in range(layers):
         y = _attend(b, y, heads, dropout, into, name=f"block{i}.attention")
         y = _think(b, y, hidden or 4 * width, dropout, into, name=f"block{i}.mlp")
@@ -41,24 +37,16 @@ def transformer(
     head = (
         b.op("Transpose", tokens, name="head.weight", shape=(width, vocabulary), perm=[1, 0])
         if tied
-        else b.normal("head.weight", (width, vocabulary), _DEVIATION)
+        else b.normal("head.weight", (width, vocabulary), DEVIATION)
     )
     return b.model(logits=b.op("MatMul", y, head, name="head", shape=(BATCH, length, vocabulary)))
 
 
 def _attend(b: Builder, x: ir.Value, heads: int, dropout: float, into: float, *, name: str) -> ir.Value:
-    width = x.shape[-1]  # type: ignore[index]
-    assert isinstance(width, int)
-    y = b.layer_norm(x, name=f"{name}.norm")
-    q, k, v = (b.linear(y, width, name=f"{name}.{part}", deviation=_DEVIATION) for part in ("query", "key", "value"))
-    y = b.op("Attention", q, k, v, name=name, q_num_heads=heads, kv_num_heads=heads, is_causal=1)
-    y = b.linear(y, width, name=f"{name}.out", deviation=into)
+    y = attention(b, b.layer_norm(x, name=f"{name}.norm"), heads, name=name, into=into, is_causal=1)
     return b.add(x, b.dropout(y, dropout, name=f"{name}.dropout"), name=f"{name}.add")
 
 
 def _think(b: Builder, x: ir.Value, hidden: int, dropout: float, into: float, *, name: str) -> ir.Value:
-    width = x.shape[-1]  # type: ignore[index]
-    assert isinstance(width, int)
-    y = b.linear(b.layer_norm(x, name=f"{name}.norm"), hidden, name=f"{name}.up", deviation=_DEVIATION)
-    y = b.linear(b.op("Gelu", y, name=f"{name}.gelu", approximate="tanh"), width, name=f"{name}.down", deviation=into)
+    y = feed_forward(b, b.layer_norm(x, name=f"{name}.norm"), hidden, name=name, into=into, approximate="tanh")
     return b.add(x, b.dropout(y, dropout, name=f"{name}.dropout"), name=f"{name}.add")

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 import pytest
 
+import lite_runtime
 from cloud import engine, zoo
 from cloud.errors import EngineError
+from cloud.zoo.build import parameter_count
+from converter import convert
 from tests.cloud.models import run_onnx
+from tests.cloud.zoo_models import SMALL, fed
 
 # name: (model, batch to feed, trained parameters)
 MODELS = {
@@ -73,3 +83,145 @@ def test_the_builder_refuses_what_is_not_onnx() -> None:
         b.model(y=b.op("NoSuchOperator", x))
     with pytest.raises(EngineError, match="only the batch may be symbolic"):
         b.dense(b.input("s", ("batch", "length")), 3, name="head")
+
+
+@cache
+def small(name: str) -> tuple[ir.Model, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """A small variant, inputs, and what onnxruntime makes of them."""
+    model = SMALL[name]()
+    given = fed(model)
+    names = [str(value.name) for value in model.graph.outputs]
+    return model, given, dict(zip(names, run_onnx(model, **given), strict=True))
+
+
+def test_every_builder_has_a_small_variant() -> None:
+    built = {name.split()[0] for name in (*SMALL, *MODELS)} | {"mlp", "transformer", "window_cnn"}
+    assert built == {name for name in zoo.__all__ if name.islower()}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_bundle_computes_the_model(name: str) -> None:
+    model, given, expected = small(name)
+    got = lite_runtime.load(convert(ir.to_proto(model)).bundle).run(given)
+    assert got.keys() == expected.keys()
+    for output, value in expected.items():
+        assert value.shape[0] == 3 and got[output].shape == value.shape
+        np.testing.assert_allclose(got[output], value, atol=2e-5, rtol=1e-4, err_msg=output)
+    assert {v.name: tuple(v.shape)[1:] for v in model.graph.outputs} == {n: v.shape[1:] for n, v in expected.items()}
+
+
+DIFFERENTIATED = [
+    "lenet5", "mobilenet_v3_small", "unet", "yolo", "yolos", "bert", "t5", "tcn", "lstm", "autoencoder", "gcn pooled",
+    "two_tower",
+]  # fmt: skip
+"""Small variants that have all parts of the others; the recipes train every model."""
+
+
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_the_engine_computes_and_differentiates_it(name: str) -> None:
+    model, given, expected = small(name)
+    function = engine.lower(model, training=True)
+    assert sum(p.size for p in function.params.values()) == parameter_count(model)
+
+    def loss(params: Any) -> Any:
+        trained, _ = function.apply(params, function.state, given, train=True, rng=jax.random.key(0))
+        shown, _ = function.apply(params, function.state, given)
+        return sum(jnp.sum(jnp.sin(v)) for v in trained.values() if v.dtype.kind == "f"), shown
+
+    (_, shown), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(function.params)
+    for output, value in expected.items():
+        np.testing.assert_allclose(shown[output], value, atol=2e-5, rtol=1e-4, err_msg=output)
+    assert all(np.isfinite(value).all() for value in gradient.values())
+    still = {name for name, value in gradient.items() if not np.any(value)}
+    assert still == set()
+
+
+# Published numbers of trained parameters, of the models as the papers have them.
+PUBLISHED = {
+    "lenet5": 61_706, "resnet18": 11_689_512, "resnet50": 25_557_032, "mobilenet_v2": 3_504_872,
+    "mobilenet_v3_small": 2_542_856, "mobilenet_v3_large": 5_483_032, "efficientnet_lite": 4_652_008, "vit": 5_717_416,
+    "bert": 4_385_920 + 2 * 129, "autoencoder": 267_928, "gcn": 23_063, "tc_resnet": 65_148, "tcn": 66_510,
+    "yolos": 6_498_336,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_numbers_of_parameters_are_the_published_ones(name: str) -> None:
+    assert parameter_count(getattr(zoo, name)()) == PUBLISHED[name]
+
+
+def test_alexnet_has_the_published_number() -> None:
+    """Of fewer hidden units, with what the others add."""
+    few, all_of_them = 64, inspect.signature(zoo.alexnet).parameters["hidden"].default
+    more = (9216 + 2 + 1000) * (all_of_them - few) + all_of_them**2 - few**2
+    assert parameter_count(zoo.alexnet(hidden=few)) + more == 61_100_840
+
+
+@pytest.mark.parametrize("build, words, width, layers, published", [
+    (zoo.gpt, 50257, 768, 12, 124_439_808), (zoo.t5, 32128, 512, 6, 60_506_624),
+])  # fmt: skip
+def test_language_models_have_the_published_numbers(
+    build: Callable[..., ir.Model], words: int, width: int, layers: int, published: int
+) -> None:
+    """Of fewer words and layers; all layers, and all words, are alike."""
+    one, two = (parameter_count(build(vocabulary=100, layers=count)) for count in (1, 2))
+    assert one + (layers - 1) * (two - one) + (words - 100) * width == published
+    told = inspect.signature(build).parameters
+    assert {key: told[key].default for key in ("vocabulary", "width", "layers")} == {
+        "vocabulary": words, "width": width, "layers": layers
+    }  # fmt: skip
+
+
+def test_the_unet_of_half_the_width_has_the_published_number() -> None:
+    assert parameter_count(zoo.unet((3, 256, 256), width=32)) == 7_763_041
+
+
+def test_padding_changes_nothing() -> None:
+    for name, key in (("bert", "x"), ("t5", "x"), ("two_tower", "query")):
+        model, given, _ = small(name)
+        table = {"bert": "tokens.weight", "t5": "tokens.weight", "two_tower": "query.weight"}[name]
+        tensor = model.graph.initializers[table].const_value
+        assert tensor is not None
+        changed = np.array(tensor.numpy())
+        changed[0] += 1
+        copy = ir.from_proto(ir.to_proto(model))
+        copy.graph.initializers[table].const_value = ir.tensor(changed, name=table)
+        given = given | ({"target": np.maximum(given["target"], 1)} if name == "t5" else {})
+        before, after = run_onnx(model, **given)[0], run_onnx(copy, **given)[0]
+        tokens = after[..., 1:] if name == "t5" else after  # T5's logit of id 0 is a product with its embedding
+        np.testing.assert_allclose(tokens, before[..., 1:] if name == "t5" else before, atol=1e-5)
+        assert (given[key] == 0).any()
+
+
+def test_sequences_see_no_later_step() -> None:
+    model, given, expected = small("t5")
+    later = given | {"target": np.where(np.arange(10) < 6, given["target"], 7).astype(np.int32)}
+    logits = run_onnx(model, **later)[0]
+    np.testing.assert_allclose(logits[:, :6], expected["logits"][:, :6], atol=1e-5)
+    assert np.abs(logits[:, 6:] - expected["logits"][:, 6:]).max() > 1e-3
+
+
+def test_detections_are_pixels_and_classes() -> None:
+    _, _, found = small("yolo")
+    cells = np.stack(np.meshgrid(np.arange(8), np.arange(8)), -1).reshape(-1, 2) * 8 + 4
+    assert (found["boxes"][..., :2] < cells).all() and (found["boxes"][..., 2:] > cells).all()
+    kept = found["scores"] > 0
+    assert kept.any(1).all() and kept.mean() < 0.4
+    best = 1 / (1 + np.exp(-found["logits"].max(-1)))
+    np.testing.assert_allclose(found["scores"][kept], best[kept], rtol=1e-4)
+    _, _, found = small("yolos")
+    assert found["classes"].max() < 3 and (found["scores"] < 1).all() and np.abs(found["boxes"]).max() < 64
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: zoo.vit(width=32, heads=3), "width divisible by 3 heads"),
+        (lambda: zoo.vit((3, 30, 32)), "whole patches of 16 pixels, got 30 x 32"),
+        (lambda: zoo.bert(600), "at most 512 tokens"),
+        (lambda: zoo.yolos(heads=5), "width divisible by 5 heads"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused(build: Callable[[], ir.Model], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        build()

@@ -1,0 +1,1 @@
+"""Networks over graphs and pairs, one architecture a file."""

@@ -1,0 +1,1 @@
+"""Networks over signals and spectra, one architecture a file."""

@@ -1,0 +1,1 @@
+"""Networks over token ids, one architecture a file."""

@@ -1,0 +1,1 @@
+"""Networks over images, one architecture a file."""
