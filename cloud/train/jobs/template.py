@@ -9,7 +9,7 @@ TEMPLATE = """\
 # Lines that begin with `#` show defaults. Paths are relative to this file.
 
 [model]                            # one of zoo, onnx, function
-zoo = "resnet8"                    # or mlp, ds_cnn, window_cnn, transformer: builders of cloud.zoo
+zoo = "resnet8"                    # or another builder of cloud.zoo: docs/zoo.md lists them
 # onnx = ""                        # a file
 # function = ""                    # "module:function": returns an onnx_ir.Model, a Flax module or a cloud.train task
 # trainable = []                   # glob patterns of initialisers; []: all that can be trained

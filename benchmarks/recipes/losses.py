@@ -1,0 +1,103 @@
+"""Losses of the recipes that no name stands for: (outputs, labels) -> [batch]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+__all__ = ["found_cells", "matched", "paired", "rebuilt"]
+
+_STRIDE = 8
+"""Pixels of a cell's side (`cloud.zoo.yolo`)."""
+
+
+def rebuilt(output: Any, labels: Any) -> Any:
+    """The mean squared error of a reconstruction."""
+    return jnp.mean(jnp.square(output - labels["x"]), axis=1)
+
+
+def paired(outputs: Any, labels: Any) -> Any:
+    """Every query finds its own item among those of the batch (sampled softmax with a temperature of 0.1); other rows
+    with the same label do not count against it."""
+    scores = outputs["query_vector"] @ outputs["item_vector"].T / 0.1
+    same = (labels[:, None] == labels[None]) & ~jnp.eye(len(labels), dtype=bool)
+    return -jnp.diag(jax.nn.log_softmax(jnp.where(same, -1e9, scores), axis=1))
+
+
+def found_cells(outputs: Any, labels: Any) -> Any:
+    """`cloud.zoo.yolo`: the focal loss of class logits around the middles of objects, less of it in the cells near one
+    (Zhou et al., "Objects as Points", 2019), and the generalised intersection over union (Rezatofighi et al., 2019) of
+    the boxes in the cells of the middles."""
+    cells, classes = outputs["logits"].shape[1:]
+    across = round(cells**0.5)
+    boxes, kinds = labels["boxes"], labels["classes"]
+    there = (kinds >= 0).astype(jnp.float32)
+    middle = (boxes[..., :2] + boxes[..., 2:]) / (2 * _STRIDE)
+    at = jnp.clip(jnp.floor(middle).astype(jnp.int32), 0, across - 1)
+    mine = at[..., 1] * across + at[..., 0]
+    grid = jnp.stack(jnp.meshgrid(jnp.arange(across), jnp.arange(across)), -1).reshape(1, 1, -1, 2)
+    far = jnp.sum(jnp.square(grid - at[:, :, None]), -1)
+    spread = jnp.maximum((boxes[..., 2:] - boxes[..., :2]).min(-1) / _STRIDE / 6, 0.4)[..., None]
+    heat = jnp.exp(-far / (2 * jnp.square(spread))) * there[..., None]
+    wanted = jnp.max(heat[..., None] * jax.nn.one_hot(kinds, classes)[:, :, None], axis=1)
+    lost = _focal(outputs["logits"], wanted).sum((1, 2))
+    chosen = jnp.take_along_axis(outputs["boxes"], mine[..., None], axis=1)
+    lost += 2 * jnp.sum((1 - _overlap(chosen, boxes)) * there, 1)
+    return lost / jnp.maximum(there.sum(1), 1)
+
+
+def _focal(logits: Any, wanted: Any) -> Any:
+    yes, no = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+    chance = jnp.exp(yes)
+    near = -jnp.square(chance) * no * (1 - wanted) ** 4
+    return jnp.where(wanted > 0.999, -jnp.square(1 - chance) * yes, near)
+
+
+def _area(box: Any) -> Any:
+    return jnp.prod(jnp.maximum(box[..., 2:] - box[..., :2], 1e-6), -1)
+
+
+def _overlap(one: Any, other: Any) -> Any:
+    """The generalised intersection over union of boxes, [..., 4] each."""
+    low, high = (pick(one, other) for pick in (jnp.minimum, jnp.maximum))
+    shared = jnp.prod(jnp.maximum(low[..., 2:] - high[..., :2], 0), -1)
+    around = jnp.prod(jnp.maximum(high[..., 2:] - low[..., :2], 1e-6), -1)
+    union = _area(one) + _area(other) - shared
+    return shared / union - (around - union) / around
+
+
+def matched(outputs: Any, labels: Any) -> Any:
+    """`cloud.zoo.yolos`: each object is matched with one token so that the sum of costs is least (Carion et al., 2020),
+    then the cross-entropy of all tokens (a tenth of it for "none"), and the distances and overlaps of the boxes."""
+    logits, found = outputs["logits"], outputs["boxes"]
+    boxes, kinds = labels["boxes"], labels["classes"]
+    there = (kinds >= 0).astype(jnp.float32)
+    chance = jax.nn.softmax(logits, axis=-1)
+    side = jnp.maximum(jnp.max(boxes), 1.0)
+    apart = jnp.abs(found[:, None] - boxes[:, :, None]).sum(-1) / side
+    shared = _overlap(found[:, None], boxes[:, :, None])
+    likely = jnp.take_along_axis(chance[:, None], jnp.maximum(kinds, 0)[:, :, None, None], axis=3)[..., 0]
+    cost = jnp.where(there[..., None] > 0, 5 * apart - 2 * shared - likely, 0)
+    shape = jax.eval_shape(lambda: kinds.astype(jnp.int32))
+    chosen = jax.pure_callback(_assigned, shape, jax.lax.stop_gradient(cost), vmap_method="sequential")
+    none = logits.shape[-1] - 1
+    rows = jnp.arange(len(kinds))[:, None]
+    slot = jnp.where(there > 0, chosen, logits.shape[1])  # objects that are not there write outside
+    wanted = jnp.full(logits.shape[:2], none).at[rows, slot].set(kinds, mode="drop")
+    weight = jnp.where(wanted == none, 0.1, 1.0)
+    each = optax.losses.softmax_cross_entropy_with_integer_labels(logits, wanted)
+    lost = (each * weight).sum(1) / weight.sum(1)
+    price = 5 * apart + 2 * (1 - shared)
+    mine = jnp.take_along_axis(price, chosen[..., None], axis=2)[..., 0]
+    return lost + (mine * there).sum(1) / jnp.maximum(there.sum(1), 1)
+
+
+def _assigned(cost: Any) -> Any:
+    """The token of each object, [batch, objects] int32."""
+    from scipy.optimize import linear_sum_assignment
+
+    return np.stack([linear_sum_assignment(each)[1] for each in np.asarray(cost)]).astype(np.int32)

@@ -1,0 +1,158 @@
+"""docs/zoo.json and docs/zoo.md: what came of the recipes."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.recipes.measuring import ALLOWED, HERE, Row
+from cloud import zoo
+from lite_runtime._files import write_atomically
+from lite_runtime.errors import MsedgeError
+
+__all__ = ["ORDER", "Saved", "cells", "page", "read", "write"]
+
+ORDER = (
+    "lenet5", "alexnet", "resnet8", "resnet18", "resnet50", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large",
+    "efficientnet_lite", "vit", "unet", "yolo", "yolos", "ds_cnn", "tc_resnet", "lstm", "window_cnn", "tcn",
+    "autoencoder", "bert", "gpt", "t5", "gcn", "two_tower", "mlp",
+)  # fmt: skip
+"""The recipes, as the page lists them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A result, and the digest of the recipe's file that it is of."""
+
+    digest: str
+    row: Row
+
+
+_BEGIN = """# Zoo
+
+<!-- Written by `python -m benchmarks.recipes --json docs/zoo.json --only --page docs/zoo.md`; do not edit. -->
+
+Every model of `cloud.zoo` is built as a graph of ONNX, newly initialised, with the sizes of its paper as defaults.
+
+```python
+from cloud.train import Trainer
+from cloud.zoo import lenet5, resnet18
+
+small = lenet5((1, 28, 28), classes=10, pads=2)     # onnx_ir.Model with an open batch
+large = resnet18()                                  # 3 x 224 x 224, 1000 classes, torchvision's names of weights
+trainer = Trainer(small)
+```
+
+In a run file it is `[model] zoo = "lenet5"`, with arguments in `[model.options]` ([cloud.md](cloud.md)). AlexNet,
+ResNets and MobileNets name their weights as torchvision does, so `converter.load_weights` takes safetensors files of
+its weights: with random weights, the six models of torchvision 0.29 in PyTorch and these in ONNX Runtime differed by at
+most 7e-7 of the largest output.
+
+## Models
+
+*Parameters* are those that are trained, of the model with its defaults. A test compares them with the published number
+where there is one.
+
+"""
+
+_RESULTS = f"""
+## Recipes
+
+A recipe is a run file in `benchmarks/recipes` with a model of a size that trains in a minute or two on two cores, and
+real data. With the repository as working directory:
+
+```
+PYTHONPATH=. msedge train benchmarks/recipes/lenet5.toml --set data.options.folder=/path/to/data
+python -m benchmarks.recipes --data /path/to/data --json docs/zoo.json --page docs/zoo.md    # all of them
+```
+
+The second command trains each model, converts it to float32 and to int8 (calibrated with 256 training rows), and runs
+both bundles over the whole test. Results of recipes that are in `zoo.json`, and have not changed, are kept. The folder
+has `mnist.npz`, `cifar10_calibration.npz`, `mlperftiny_ic01.npz`, `mlperftiny_ad01.npz`, `omniglot_small1.npz`,
+`har_30_subjects.npz`, `hmp_wrist_accelerometer.npz`, `fsdd_spoken_digits.npz` and `tinyshakespeare.txt`;
+`benchmarks/recipes/sets.py` says what is in each. `mlp` needs none of them.
+
+- *seconds*: CPU time of the training, with its compilation, on a machine that does other work too.
+- *cloud*, *float32*, *int8*: the figure on the test by the cloud engine, the float32 bundle and the int8 bundle; more
+  is better.
+- *difference*: the largest one of the float32 bundle's outputs from the engine's over the whole test, relative to the
+  range of an output. {ALLOWED:.0e} is allowed, as in `msedge verify`; differences below 2^-21 count as 0.
+- *kB* and *ms*: size of the bundles, and the median time of a run of one row on one thread, float32 / int8.
+
+"""
+
+_AFTER = """
+The models are small and the trainings short: the figures say that recipes, bundles and int8 work, not what the
+architectures can do.
+"""
+
+_WHAT = re.compile(r"(.*?)(?:: `|; [\d,]+ |\.\s)", re.DOTALL)
+_COUNT = re.compile(r"([\d,]+) (?:trained )?parameters")
+
+
+def cells(row: Row) -> Sequence[str]:
+    """A row of the table of results."""
+    return (
+        f"[`{row.recipe}`](../benchmarks/recipes/{row.recipe}.toml)", row.data,
+        f"{row.examples[0]:,} + {row.examples[1]:,}", f"{row.parameters:,}", f"{row.seconds:.0f}", row.unit,
+        *(f"{value:.3f}" for value in (row.cloud, row.float32, row.int8)),
+        f"{row.worst:.0e}" + ("" if row.same else " (differs)"),
+        " / ".join(f"{size / 1000:,.0f}" for size in row.sizes), " / ".join(f"{ms:.2f}" for ms in row.milliseconds),
+    )  # fmt: skip
+
+
+def page(saved: Mapping[str, Saved]) -> str:
+    """The whole page, Markdown."""
+    made = [_models(), _table(_RESULT, [cells(saved[name].row) for name in ORDER if name in saved])]
+    return _BEGIN + made[0] + _RESULTS + made[1] + _AFTER
+
+
+_RESULT = ("recipe", "data", "examples", "parameters", "seconds", "figure", "cloud", "float32", "int8", "difference",
+           "kB", "ms")  # fmt: skip
+
+
+def _models() -> str:
+    rows = []
+    for name in sorted(name for name in zoo.__all__ if name.islower()):
+        build = getattr(zoo, name)
+        text = " ".join((build.__doc__ or "").split())
+        what, count = _WHAT.match(text), _COUNT.search(text)
+        assert what is not None
+        recipe = [each for each in ORDER if _of(each) == name]
+        rows.append((f"`{name}`", what[1], count[1] if count else "as asked", ", ".join(recipe) or "-"))
+    return _table(("model", "what it is", "parameters", "recipe"), rows)
+
+
+def _of(recipe: str) -> str:
+    """The model of a recipe."""
+    with open(HERE / f"{recipe}.toml", "rb") as file:
+        return str(tomllib.load(file)["model"]["zoo"])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
+
+
+def read(path: Path) -> dict[str, Saved]:
+    """Results by recipe. Raises MsedgeError for a file that this program did not write."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {name: Saved(kept["digest"], _row(kept["row"])) for name, kept in found.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise MsedgeError(f"{path}: expected results that benchmarks.recipes wrote ({error}); name another") from error
+
+
+def _row(kept: Mapping[str, Any]) -> Row:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in kept.items()}
+    return Row(**fields)
+
+
+def write(path: Path, saved: Mapping[str, Saved]) -> None:
+    """Save results, in the order of the page."""
+    kept = {name: asdict(saved[name]) for name in ORDER if name in saved}
+    write_atomically(path, (json.dumps(kept, indent=1) + "\n").encode())
