@@ -69,11 +69,12 @@ def _rest(logs: Array) -> Array:
 
 
 def _correct(logits: Array, labels: Array) -> Array:
-    return (logits.argmax(1) == labels).astype(np.float64)
+    return np.asarray(logits.argmax(1) == labels, np.float64)
 
 
 def _loss(logits: Array, labels: Array) -> Array:
-    return _own(np.asarray(log_softmax(logits)), labels)
+    logs: Array = log_softmax(logits)
+    return _own(logs, labels)
 
 
 def _confidence(logits: Array, labels: Array) -> Array:
