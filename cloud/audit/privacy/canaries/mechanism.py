@@ -1,0 +1,85 @@
+"""The mechanism of private rounds, run many times with a canary and without.
+
+The worst case of Nasr, Songi, Thakurta, Papernot and Carlini, "Adversary Instantiation: Lower Bounds for Differentially
+Private Machine Learning", S&P 2021: the canary's update has the length of the clipping bound, everything else is known,
+and the mean of every round is seen. The updates go through the project's own clipping, sums and noise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cloud.audit.privacy.canaries.audited import Audited, evidence
+from cloud.audit.privacy.canaries.bounds import epsilon_of_errors
+from cloud.errors import AuditError
+from federated.codec import Spec
+from federated.messages.transforms import Transforms
+from federated.privacy.accountant import Accountant
+from federated.privacy.noise import NoiseSource, SecureSource
+
+__all__ = ["audit_mechanism"]
+
+OTHERS = 1
+"""Devices besides the canary in each round, whose updates are known."""
+SIZE = 4
+"""Elements of an update."""
+
+
+def audit_mechanism(
+    transforms: Transforms, *, rounds: int = 1, rate: float = 1.0, trials: int = 1000,
+    source: NoiseSource | None = None, confidence: float = 0.95, seed: int = 0,
+) -> Audited:  # fmt: skip
+    """A lower bound of the epsilon of `rounds` rounds with central noise, beside the accountant's.
+
+    rate: the share of devices in a round, each by itself with `sampling = "poisson"`. trials: runs with the canary and
+    as many without; half of them choose the test, the others count. source: what the mechanism draws its noise from.
+    Raises AuditError for transforms without central noise, and too few trials.
+    """
+    private = transforms.privacy
+    if private.noise != "central":
+        raise AuditError(f"expected central noise, got {private.noise}; without noise epsilon is infinite")
+    if trials < 20:
+        raise AuditError(f"expected at least 20 trials, got {trials}")
+    if rate < 1 and private.sampling != "poisson":
+        raise AuditError(f"expected rate 1 without Poisson sampling, got {rate}; set sampling to poisson")
+    source, rng = source or SecureSource(), np.random.default_rng(seed)
+    multiplier = transforms.multiplier(rounds, rate)
+    claimed = transforms.charge(Accountant(), multiplier, rate, rounds).epsilon(private.delta)
+    scores = []
+    for present in (False, True):
+        seen = np.array([
+            [_seen(transforms, multiplier, present and rng.random() < rate, rate, source) for _ in range(rounds)]
+            for _ in range(trials)
+        ])  # fmt: skip
+        scores.append(evidence(seen, multiplier, rate))
+    half = trials // 2
+    threshold = _chosen(scores[0][:half], scores[1][:half], private.delta, confidence)
+    wrong = int((scores[0][half:] > threshold).sum()), int((scores[1][half:] <= threshold).sum())
+    count = trials - half
+    lower = epsilon_of_errors(wrong[0], count, wrong[1], count, private.delta, confidence)
+    return Audited(lower, claimed, private.delta, confidence, 2 * count, sum(wrong))
+
+
+def _seen(transforms: Transforms, multiplier: float, present: bool, rate: float, source: NoiseSource) -> float:
+    """The canary's part of one round's sum, as everyone sees it who has the mean, in units of the bound."""
+    direction = np.full(SIZE, 1 / np.sqrt(SIZE), np.float32)
+    canary = {"params": {"canary": np.float32(2 * transforms.privacy.clip) * direction}}  # clipped to the bound
+    nothing = {"params": {"canary": np.zeros(SIZE, np.float32)}}
+    updates = [nothing] * OTHERS + [canary] * present
+    expected = rate * (OTHERS + 1) if transforms.privacy.sampling == "poisson" else None
+    sent = [transforms.outgoing(update, source).tree for update in updates]
+    total = transforms.summed(sent, [1.0] * len(sent))
+    mean = transforms.mean(total, Spec.of(nothing), len(sent), source, multiplier, expected)
+    divisor = expected or len(sent)
+    return float(mean["params"]["canary"] @ direction) * divisor / transforms.privacy.clip
+
+
+def _chosen(without: np.ndarray, within: np.ndarray, delta: float, confidence: float) -> float:
+    """The threshold with the best bound on these."""
+    levels = np.quantile(np.concatenate([without, within]), np.linspace(0.005, 0.995, 100))
+    bounds = [
+        epsilon_of_errors(int((without > level).sum()), len(without), int((within <= level).sum()), len(within), delta,
+                          confidence)
+        for level in levels
+    ]  # fmt: skip
+    return float(levels[int(np.argmax(bounds))])
