@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cloud.audit.privacy.canaries import Audited, audit_mechanism, audit_run
-from federated.messages.transforms import Transforms
 from federated.privacy.noise import NoiseSource, SecureSource
 from lite_runtime._files import write_atomically
 
@@ -64,15 +63,14 @@ class Weakened(NoiseSource):
 def row(setting: Setting, share: float, trials: int, canaries: int) -> dict[str, Any]:
     """Both audits of one setting."""
     source = Weakened(share)
-    many = audit_mechanism(
-        Transforms.of((), setting.privacy), rounds=setting.rounds, rate=setting.rate, trials=trials, source=source
-    )
+    many = audit_mechanism(setting.privacy, rounds=setting.rounds, rate=setting.rate, trials=trials, source=source)
     once = audit_run(setting.privacy, canaries=canaries, rounds=setting.rounds, rate=setting.rate, source=source)
 
     def shown(found: Audited) -> dict[str, Any]:
         return {"lower": round(found.lower, 3), "claimed": round(found.claimed, 3), "holds": found.holds}
 
-    return {**setting._asdict(), "noise_added": share, "many_runs": shown(many), "one_run": shown(once)}
+    many_runs = {**shown(many), "gaussian": many.gaussian and round(many.gaussian, 3)}
+    return {**setting._asdict(), "noise_added": share, "many_runs": many_runs, "one_run": shown(once)}
 
 
 def main() -> None:

@@ -23,12 +23,14 @@ class Audited:
     """Runs, or canaries in one run."""
     errors: int
     """Wrong answers of the test among those that were counted."""
+    gaussian: float | None = None
+    """A tighter lower bound, if the noise is Gaussian and every device takes part; None where that is not so."""
 
     @property
     def holds(self) -> bool:
         """Whether the claim stands. If it does not, the mechanism adds less noise than was accounted for, or clips
         less, with the stated confidence."""
-        return self.lower <= self.claimed
+        return max(self.lower, self.gaussian or 0.0) <= self.claimed
 
 
 def evidence(seen: np.ndarray, noise: float, rate: float) -> np.ndarray:

@@ -7,10 +7,13 @@ and the mean of every round is seen. The updates go through the project's own cl
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
 import numpy as np
 
 from cloud.audit.privacy.canaries.audited import Audited, evidence
-from cloud.audit.privacy.canaries.bounds import epsilon_of_errors
+from cloud.audit.privacy.canaries.bounds import epsilon_of_errors, epsilon_of_gaussian
 from cloud.errors import AuditError
 from federated.codec import Spec
 from federated.messages.transforms import Transforms
@@ -19,6 +22,10 @@ from federated.privacy.noise import NoiseSource, SecureSource
 
 __all__ = ["audit_mechanism"]
 
+Bound: TypeAlias = Callable[[int, int, int, int, float, float], float]
+
+LEVELS = 50
+"""Thresholds that are tried."""
 OTHERS = 1
 """Devices besides the canary in each round, whose updates are known."""
 SIZE = 4
@@ -26,15 +33,17 @@ SIZE = 4
 
 
 def audit_mechanism(
-    transforms: Transforms, *, rounds: int = 1, rate: float = 1.0, trials: int = 1000,
+    privacy: Mapping[str, Any], *, rounds: int = 1, rate: float = 1.0, trials: int = 1000,
     source: NoiseSource | None = None, confidence: float = 0.95, seed: int = 0,
 ) -> Audited:  # fmt: skip
     """A lower bound of the epsilon of `rounds` rounds with central noise, beside the accountant's.
 
-    rate: the share of devices in a round, each by itself with `sampling = "poisson"`. trials: runs with the canary and
-    as many without; half of them choose the test, the others count. source: what the mechanism draws its noise from.
-    Raises AuditError for transforms without central noise, and too few trials.
+    privacy: the section [privacy] of a run. rate: the share of devices in a round, each by itself with `sampling =
+    "poisson"`. trials: runs with the canary and as many without; half of them choose the test, the others count.
+    source: what the mechanism draws its noise from. Raises AuditError for a run without central noise, and too few
+    trials.
     """
+    transforms = Transforms.of((), privacy)
     private = transforms.privacy
     if private.noise != "central":
         raise AuditError(f"expected central noise, got {private.noise}; without noise epsilon is infinite")
@@ -52,12 +61,16 @@ def audit_mechanism(
             for _ in range(trials)
         ])  # fmt: skip
         scores.append(evidence(seen, multiplier, rate))
-    half = trials // 2
-    threshold = _chosen(scores[0][:half], scores[1][:half], private.delta, confidence)
-    wrong = int((scores[0][half:] > threshold).sum()), int((scores[1][half:] <= threshold).sum())
-    count = trials - half
-    lower = epsilon_of_errors(wrong[0], count, wrong[1], count, private.delta, confidence)
-    return Audited(lower, claimed, private.delta, confidence, 2 * count, sum(wrong))
+    half, bounds = trials // 2, {}
+    for bound in (epsilon_of_errors, epsilon_of_gaussian):
+        first, second = (scores[0][:half], scores[1][:half]), (scores[0][half:], scores[1][half:])
+        threshold = _chosen(bound, *first, private.delta, confidence)
+        bounds[bound] = _at(bound, threshold, *second, private.delta, confidence), _errors(threshold, *second)
+    (lower, errors), (gaussian, _) = bounds[epsilon_of_errors], bounds[epsilon_of_gaussian]
+    trials_counted = 2 * (trials - half)
+    return Audited(
+        lower, claimed, private.delta, confidence, trials_counted, sum(errors), gaussian if rate == 1 else None
+    )
 
 
 def _seen(transforms: Transforms, multiplier: float, present: bool, rate: float, source: NoiseSource) -> float:
@@ -74,12 +87,18 @@ def _seen(transforms: Transforms, multiplier: float, present: bool, rate: float,
     return float(mean["params"]["canary"] @ direction) * divisor / transforms.privacy.clip
 
 
-def _chosen(without: np.ndarray, within: np.ndarray, delta: float, confidence: float) -> float:
+def _errors(threshold: float, without: np.ndarray, within: np.ndarray) -> tuple[int, int]:
+    return int((without > threshold).sum()), int((within <= threshold).sum())
+
+
+def _at(
+    bound: Bound, threshold: float, without: np.ndarray, within: np.ndarray, delta: float, confidence: float
+) -> float:
+    wrong = _errors(threshold, without, within)
+    return bound(wrong[0], len(without), wrong[1], len(within), delta, confidence)
+
+
+def _chosen(bound: Bound, without: np.ndarray, within: np.ndarray, delta: float, confidence: float) -> float:
     """The threshold with the best bound on these."""
-    levels = np.quantile(np.concatenate([without, within]), np.linspace(0.005, 0.995, 100))
-    bounds = [
-        epsilon_of_errors(int((without > level).sum()), len(without), int((within <= level).sum()), len(within), delta,
-                          confidence)
-        for level in levels
-    ]  # fmt: skip
-    return float(levels[int(np.argmax(bounds))])
+    levels = np.quantile(np.concatenate([without, within]), np.linspace(0.005, 0.995, LEVELS))
+    return float(levels[int(np.argmax([_at(bound, one, without, within, delta, confidence) for one in levels]))])

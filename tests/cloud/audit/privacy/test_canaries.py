@@ -7,6 +7,7 @@ import math
 import numpy as np
 import optax
 import pytest
+from scipy import stats
 
 import msedge
 from cloud import zoo
@@ -15,12 +16,13 @@ from cloud.audit.privacy.canaries import (
     audit_mechanism,
     audit_run,
     epsilon_of_errors,
+    epsilon_of_gaussian,
     epsilon_of_guesses,
     exposure,
     extract,
 )
 from cloud.errors import AuditError
-from federated.messages.transforms import Transforms
+from federated.privacy.accountant import Accountant
 from federated.privacy.noise import NoiseSource, SeededSource
 
 
@@ -49,6 +51,16 @@ def test_errors_prove_what_randomised_response_costs() -> None:
     assert epsilon_of_errors(50, 100, 50, 100, 1e-5) == 0
 
 
+def test_gaussian_errors_prove_nearly_all_of_epsilon() -> None:
+    """At noise 1 a threshold of a half is wrong as often as a normal number is above a half."""
+    rng, wrong = np.random.default_rng(4), stats.norm.sf(0.5)
+    claimed = Accountant().charge(1.0).epsilon(1e-5)
+    counts = rng.binomial(20_000, wrong, (200, 2))
+    bounds = np.array([epsilon_of_gaussian(a, 20_000, b, 20_000, 1e-5) for a, b in counts])
+    assert np.mean(bounds <= claimed) >= 0.95 and np.median(bounds) > 0.9 * claimed
+    assert epsilon_of_gaussian(60, 100, 60, 100, 1e-5) == 0
+
+
 def test_guesses_prove_what_randomised_response_costs() -> None:
     rng = np.random.default_rng(1)
     bounds = [epsilon_of_guesses(4000, 4000, rng.binomial(4000, math.e / (1 + math.e)), 0.0) for _ in range(200)]
@@ -69,8 +81,9 @@ def test_guesses_prove_what_randomised_response_costs() -> None:
 )
 def test_the_accountant_is_right(privacy: dict[str, object], rounds: int, rate: float) -> None:
     source = SeededSource(7)
-    found = audit_mechanism(Transforms.of((), privacy), rounds=rounds, rate=rate, trials=300, source=source)
+    found = audit_mechanism(privacy, rounds=rounds, rate=rate, trials=300, source=source)
     assert 0 <= found.lower <= found.claimed and found.holds
+    assert (found.gaussian is None) == (rate < 1)
     run = audit_run(privacy, canaries=100, rounds=rounds, rate=rate, source=SeededSource(8))
     assert run.holds and run.claimed == pytest.approx(found.claimed)
 
@@ -79,22 +92,27 @@ def test_the_accountant_is_right(privacy: dict[str, object], rounds: int, rate: 
 def test_missing_noise_is_found(share: float) -> None:
     """The mechanism claims less than 1, and both audits prove more."""
     privacy = central(4.0)
-    found = audit_mechanism(Transforms.of((), privacy), trials=600, source=Weak(share))
+    found = audit_mechanism(privacy, trials=600, source=Weak(share))
     run = audit_run(privacy, canaries=200, source=Weak(share))
     assert found.claimed == pytest.approx(run.claimed) and found.claimed < 1
     assert not found.holds and found.lower > 1.2
     assert not run.holds and run.lower > 1.2
 
 
+def test_half_of_the_noise_is_found_where_it_is_gaussian() -> None:
+    found = audit_mechanism(central(4.0), trials=1500, source=Weak(0.5))
+    assert found.lower < found.claimed < found.gaussian and not found.holds
+
+
 def test_mistakes_in_the_question_are_named() -> None:
     with pytest.raises(AuditError, match="expected central noise, got none"):
-        audit_mechanism(Transforms.of((), {"clip": 1.0}))
+        audit_mechanism({"clip": 1.0})
     with pytest.raises(AuditError, match="expected at least 20 trials, got 3"):
-        audit_mechanism(Transforms.of((), central(1.0)), trials=3)
+        audit_mechanism(central(1.0), trials=3)
     with pytest.raises(AuditError, match="at least 40 canaries, got 8"):
         audit_run(central(1.0), canaries=8)
     with pytest.raises(AuditError, match="set sampling to poisson"):
-        audit_mechanism(Transforms.of((), central(1.0)), rate=0.5)
+        audit_mechanism(central(1.0), rate=0.5)
     with pytest.raises(AuditError, match="right <= guesses <= canaries"):
         epsilon_of_guesses(10, 20, 3, 0.0)
 
