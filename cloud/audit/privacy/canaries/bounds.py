@@ -44,8 +44,8 @@ def epsilon_of_gaussian(
     """The same of a mechanism that is known to add Gaussian noise to a sum in which the canary is or is not, but not
     how much: tighter, as one pair of errors then says all about it. Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski,
     Carlini and Terzis, "Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023, section 4.2;
-    Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, theorem 8, for epsilon. Raises
-    AuditError as `epsilon_of_errors`, and for delta 0."""
+    Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, theorem 8, for epsilon.
+    Raises AuditError as `epsilon_of_errors`, and for delta 0."""
     _check(delta, confidence)
     if not delta:
         raise AuditError("expected delta above 0: Gaussian noise has no epsilon without one")

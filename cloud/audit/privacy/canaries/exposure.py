@@ -58,11 +58,13 @@ class Speaker:
         self._compiled, self._weights = run, weights
 
     def next(self, texts: np.ndarray) -> np.ndarray:
-        """Log chances (rows, vocabulary) of the token behind texts (rows, n) of ids."""
+        """Log chances (rows, vocabulary) of the token behind texts (rows, n) of ids. Raises AuditError for
+        texts longer than the model takes."""
         return self._logs(texts)[:, texts.shape[1] - 1]
 
     def losses(self, texts: np.ndarray, begin: int) -> np.ndarray:
-        """Negative log likelihoods (rows,) of texts (rows, n) from position `begin` on, given what is before."""
+        """Negative log likelihoods (rows,) of texts (rows, n) from position `begin` on, given what is before.
+        Raises AuditError for a prefix that is empty or the whole text, and for texts longer than the model takes."""
         texts = np.asarray(texts)
         if not 0 < begin < texts.shape[1]:
             raise AuditError(f"expected a prefix of 1 to {texts.shape[1] - 1} tokens, got {begin}")

@@ -28,8 +28,8 @@ LEVELS = 50
 """Thresholds that are tried."""
 OTHERS = 1
 """Devices besides the canary in each round, whose updates are known."""
-SIZE = 4
-"""Elements of an update."""
+LAYERS, SIZE = ("first", "second"), 4
+"""The arrays of an update, and the elements of each."""
 
 
 def audit_mechanism(
@@ -75,16 +75,16 @@ def audit_mechanism(
 
 def _seen(transforms: Transforms, multiplier: float, present: bool, rate: float, source: NoiseSource) -> float:
     """The canary's part of one round's sum, as everyone sees it who has the mean, in units of the bound."""
-    direction = np.full(SIZE, 1 / np.sqrt(SIZE), np.float32)
-    canary = {"params": {"canary": np.float32(2 * transforms.privacy.clip) * direction}}  # clipped to the bound
-    nothing = {"params": {"canary": np.zeros(SIZE, np.float32)}}
+    part = np.full(SIZE, 1 / np.sqrt(2 * SIZE), np.float32)  # of a direction over both layers
+    canary = {"params": dict.fromkeys(LAYERS, np.float32(2 * transforms.privacy.clip) * part)}  # clipped to the bound
+    nothing = {"params": dict.fromkeys(LAYERS, np.zeros(SIZE, np.float32))}
     updates = [nothing] * OTHERS + [canary] * present
     expected = rate * (OTHERS + 1) if transforms.privacy.sampling == "poisson" else None
     sent = [transforms.outgoing(update, source).tree for update in updates]
     total = transforms.summed(sent, [1.0] * len(sent))
     mean = transforms.mean(total, Spec.of(nothing), len(sent), source, multiplier, expected)
     divisor = expected or len(sent)
-    return float(mean["params"]["canary"] @ direction) * divisor / transforms.privacy.clip
+    return sum(float(mean["params"][name] @ part) for name in LAYERS) * divisor / transforms.privacy.clip
 
 
 def _errors(threshold: float, without: np.ndarray, within: np.ndarray) -> tuple[int, int]:

@@ -100,7 +100,7 @@ def test_missing_noise_is_found(share: float) -> None:
 
 
 def test_half_of_the_noise_is_found_where_it_is_gaussian() -> None:
-    found = audit_mechanism(central(4.0), trials=1500, source=Weak(0.5))
+    found = audit_mechanism(central(2.0), trials=1500, source=Weak(0.5))
     assert found.lower < found.claimed < found.gaussian and not found.holds
 
 
