@@ -25,13 +25,15 @@ __all__ = ["recorded_rounds"]
 
 def recorded_rounds(
     model: ir.Model, devices: Mapping[str, tuple[Any, Any]], *, batch: int = 1, rounds: int = 1, rate: float = 0.1,
-    up: Sequence[str] = (), privacy: Mapping[str, Any] | None = None, algorithm: str = "fedavg",
+    up: Sequence[str] = (), down: Sequence[str] = (), privacy: Mapping[str, Any] | None = None,
+    algorithm: str = "fedavg",
 ) -> dict[str, Tap]:  # fmt: skip
     """What each device answered when it trained `model` for one step a round, by the code of a real run: the bundle on
     the device runtime, the project's messages, over the grid in this process.
 
-    devices: name -> (inputs (n, ...) float32 of the model's one input, labels (n,)). batch: examples of a step. up and
-    privacy: as `codec.up` and `[privacy]` of a configuration. Raises FederatedError for settings that do not fit.
+    devices: name -> (inputs (n, ...) float32 of the model's one input, labels (n,)). batch: examples of a step. up,
+    down, privacy: as in `[codec]` and `[privacy]` of a configuration. Raises FederatedError for settings that do not
+    fit.
     """
     from federated.transport.local import run_here  # Flower
 
@@ -46,7 +48,7 @@ def recorded_rounds(
         "rounds": {"count": rounds, "minimum": len(devices), "fraction": 1.0},
         "evaluation": {"every": 0},
         "data": {"test": 0.0},
-        "codec": {"up": list(up)},
+        "codec": {"up": list(up), "down": list(down)},
         "privacy": dict(privacy or {}),
     }
     name, store = next(value.name for value in model.graph.inputs if value.name), StateStore()

@@ -63,7 +63,7 @@ def test_gaussian_errors_prove_nearly_all_of_epsilon() -> None:
 
 def test_guesses_prove_what_randomised_response_costs() -> None:
     rng = np.random.default_rng(1)
-    bounds = [epsilon_of_guesses(4000, 4000, rng.binomial(4000, math.e / (1 + math.e)), 0.0) for _ in range(200)]
+    bounds = [epsilon_of_guesses(4000, 4000, rng.binomial(4000, math.e / (1 + math.e)), 0.0) for _ in range(60)]
     assert np.mean(np.array(bounds) <= 1) >= 0.95
     assert np.median(bounds) > 0.85
     assert epsilon_of_guesses(1000, 100, 95, 1e-5) > epsilon_of_guesses(1000, 100, 95, 1e-3) > 0
@@ -81,10 +81,10 @@ def test_guesses_prove_what_randomised_response_costs() -> None:
 )
 def test_the_accountant_is_right(privacy: dict[str, object], rounds: int, rate: float) -> None:
     source = SeededSource(7)
-    found = audit_mechanism(privacy, rounds=rounds, rate=rate, trials=300, source=source)
+    found = audit_mechanism(privacy, rounds=rounds, rate=rate, trials=160, source=source)
     assert 0 <= found.lower <= found.claimed and found.holds
     assert (found.gaussian is None) == (rate < 1)
-    run = audit_run(privacy, canaries=100, rounds=rounds, rate=rate, source=SeededSource(8))
+    run = audit_run(privacy, canaries=60, rounds=rounds, rate=rate, source=SeededSource(8))
     assert run.holds and run.claimed == pytest.approx(found.claimed)
 
 
@@ -92,8 +92,8 @@ def test_the_accountant_is_right(privacy: dict[str, object], rounds: int, rate: 
 def test_missing_noise_is_found(share: float) -> None:
     """The mechanism claims less than 1, and both audits prove more."""
     privacy = central(4.0)
-    found = audit_mechanism(privacy, trials=600, source=Weak(share))
-    run = audit_run(privacy, canaries=200, source=Weak(share))
+    found = audit_mechanism(privacy, trials=300, source=Weak(share))
+    run = audit_run(privacy, canaries=100, source=Weak(share))
     assert found.claimed == pytest.approx(run.claimed) and found.claimed < 1
     assert not found.holds and found.lower > 1.2
     assert not run.holds and run.lower > 1.2

@@ -136,6 +136,15 @@ def test_the_change_of_a_model_is_the_mean_gradient(runs: Runs) -> None:
         np.testing.assert_allclose(slope, np.mean([one[name] for one in each], 0), atol=2e-3)
 
 
+def test_models_that_were_sent_as_differences_are_followed(runs: Runs) -> None:
+    model = MODELS["mlp"]()
+    message, reply = runs("mlp", rounds=2, down=["difference", "topk:0.5"])["d0"].trained[1]
+    assert psnr(invert(observe(model, message, reply))[0], runs.x[0]) > 60
+    early = runs("mlp", rounds=3, down=["difference"])["d0"].trained[2]
+    with pytest.raises(AuditError, match="differences to a later model"):
+        observe(model, *early)
+
+
 def test_messages_without_a_gradient_are_refused(runs: Runs) -> None:
     model, taps = MODELS["mlp"](), runs("mlp")
     message, reply = taps["d0"].trained[0]

@@ -144,6 +144,8 @@ def test_lira_finds_what_thresholds_do_not(data: tuple, target: tuple, shadows: 
         assert found["LiRA offline"].auc.low > 0.55
         assert found["shadow models (Shokri)"].auc.low > 0.5 and found["shadow models (Shokri)"].learned
         assert found["LiRA online"].auc.value > found["entropy"].auc.value + 0.05
+    more = membership(bundle, *data, target[1], shadows=shadows, views=[lambda x: 0.9 * x, lambda x: 1.1 * x])
+    assert more[-2].attack == "LiRA online" and more[-2].auc.low > 0.6 and more[-2].auc != found["LiRA online"].auc
 
 
 def test_nothing_is_found_of_examples_that_no_model_saw(data: tuple, shadows: Shadows, target: tuple) -> None:
