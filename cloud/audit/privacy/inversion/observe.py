@@ -20,6 +20,7 @@ from cloud.federated.products import as_products
 from federated.algorithms import algorithm_from
 from federated.codec import Codec, Spec
 from federated.errors import FederatedError
+from federated.messages import fields
 from federated.messages.downlink import Behind, catch_up, first, read_whole
 from federated.messages.packed import unpack
 from federated.privacy.secure.fixed_point import FixedPoint
@@ -28,8 +29,14 @@ from federated.tree import Tree
 
 __all__ = ["Observed", "Tap", "observe", "observe_change"]
 
-DIFFERENCES = ("fedavg", "fedprox", "fedopt")
+DIFFERENCES = ("fedavg", "fedprox", "fedmomentum", "fedadagrad", "fedadam", "fedyogi")
 """Algorithms whose update is the difference of the parameters that SGD made."""
+
+
+_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "algorithm": (dict,), "down": (list,), "up": (list,), "privacy": (dict,), "multiplier": (float, int),
+    "steps": (int,), "batch": (int,), "model": (int,), "digest": (str,), "parts": (list, type(None)),
+}  # fmt: skip
 
 
 @dataclass
@@ -89,7 +96,7 @@ def observe(model: ir.Model, message: bytes, reply: bytes) -> Observed:
         raise AuditError("expected an update with bytes named data, got none; these messages have no gradient")
     private, spec = meta["privacy"], Spec.of({"params": params})
     if private.get("secure"):
-        update = _masked(data.tobytes(), meta["secure"], spec)
+        update = _masked(data.tobytes(), meta.get("secure") or {}, spec)
     else:
         try:
             update = Codec.parse(meta["up"]).decode(data.tobytes(), spec)["params"]
@@ -129,16 +136,18 @@ def _asked(function: EngineFunction, message: bytes) -> tuple[dict[str, Any], Tr
     meta, body = _opened(message, "message")
     if meta.get("kind") != "train":
         raise AuditError(f"expected a message that asks for training, got {meta.get('kind')!r}")
-    algorithm = algorithm_from(meta["algorithm"])
-    if algorithm.name not in DIFFERENCES:
-        raise AuditError(
-            f"expected updates of {', '.join(DIFFERENCES)}, got {algorithm.name}: its update is no gradient"
-        )
     ours = {name: np.asarray(value) for name, value in {**function.params, **function.state}.items()}
-    start = first(algorithm.broadcast(algorithm.init(ours)))
-    codec, data = Codec.parse(meta["down"]), body["data"].tobytes()
     try:
-        if meta.get("parts") is None:
+        fields.check("message", meta, _FIELDS)
+        fields.check("message", body, {"data": (np.ndarray,)})
+        algorithm = algorithm_from(meta["algorithm"])
+        if algorithm.name not in DIFFERENCES:
+            raise AuditError(
+                f"expected updates of {', '.join(DIFFERENCES)}, got {algorithm.name}: its update is no gradient"
+            )
+        start = first(algorithm.broadcast(algorithm.init(ours)))
+        codec, data = Codec.parse(meta["down"]), body["data"].tobytes()
+        if meta["parts"] is None:
             return meta, read_whole(codec, data, Spec.of(start))["params"]
         return meta, catch_up(codec, meta, data, Spec.of(start), [(0, start)])["params"]
     except Behind:
@@ -151,7 +160,11 @@ def _asked(function: EngineFunction, message: bytes) -> tuple[dict[str, Any], Tr
 
 def _masked(data: bytes, words: Mapping[str, Any], spec: Spec) -> Tree:
     """A masked update, read as if the masks were the update."""
-    grid = FixedPoint(**words)
+    try:
+        fields.check("secure sum", words, dict.fromkeys(("bound", "devices", "bits", "heaviest"), (float, int)))
+        grid = FixedPoint(words["bound"], words["devices"], words["bits"], words["heaviest"])
+    except FederatedError as error:
+        raise AuditError(str(error)) from None
     kind = np.dtype(f"<i{grid.bits // 8}")
     size = grid.size(spec) * kind.itemsize
     if len(data) < size:

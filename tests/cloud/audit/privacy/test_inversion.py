@@ -100,6 +100,11 @@ def test_noise_and_secure_sums_leave_chance(runs: Runs, name: str, privacy: dict
     assert found.gain < 0.5 and abs(found.ssim.mean()) < 0.35
 
 
+@pytest.mark.parametrize("algorithm", ["fedprox", "fedadam"])
+def test_other_algorithms_send_gradients_too(runs: Runs, algorithm: str) -> None:
+    assert runs.compared("mlp", runs("mlp", algorithm=algorithm)).psnr.min() > 60
+
+
 def test_a_batch_shows_examples_and_labels(runs: Runs) -> None:
     taps = runs("mlp", batch=4, privacy={"clip": 0.05})
     found = runs.compared("mlp", taps)
@@ -155,6 +160,12 @@ def test_messages_without_a_gradient_are_refused(runs: Runs) -> None:
         observe(model, message, pack(meta, {}))
     with pytest.raises(AuditError, match="a message that asks for training, got 'update'"):
         observe(model, reply, reply)
+    asked, model_sent = unpack(message)
+    for key in ("steps", "privacy", "algorithm", "up", "parts"):
+        with pytest.raises(AuditError, match=f"expected a field '{key}' of"):
+            observe(model, pack({**asked, key: "1"}, model_sent), reply)
+    with pytest.raises(AuditError, match="secure sum: expected a field 'bound' of float, got None"):
+        observe(model, pack({**asked, "privacy": {"secure": True}}, model_sent), reply)
     with pytest.raises(AuditError, match="do not fit the message"):
         observe(zoo.mlp(64, 10, [47]), message, reply)
     with pytest.raises(AuditError, match="the update cannot be read"):
