@@ -22,6 +22,7 @@ from cloud.audit.privacy.membership import (
     measure,
     membership,
     shifted,
+    summary,
     threshold_attacks,
     train_shadows,
 )
@@ -171,6 +172,18 @@ def test_lira_is_the_ratio_of_densities() -> None:
     np.testing.assert_allclose(lira(target, shadows, keep, variance="example", centre="mean"), wanted)
     offline = stats.norm.logcdf(target[:, 0], without.mean(1), without.std(1))
     np.testing.assert_allclose(lira(target, shadows, keep, mode="offline", variance="example", centre="mean"), offline)
+
+
+def test_a_summary_names_the_strongest_attack(data: tuple, target: tuple) -> None:
+    attacks = membership(from_onnx(target[0]), *data, target[1])
+    found = summary(attacks)
+    assert found.rows[0][0] == max(attacks, key=lambda one: one.auc.value).attack and found.warnings
+    right = from_onnx(target[0]).logits(data[0]).argmax(1) == data[1]
+    assert found.figures["gap"] == pytest.approx(right[target[1]].mean() - right[~target[1]].mean())
+    assert set(found.figures) == {"auc", "auc_low", "balanced_accuracy", "tpr_at_0.01", "tpr_at_0.001", "gap"}
+    assert all(line[0] <= line[20] <= line[40] == 1 for line in found.found.values())
+    with pytest.raises(AuditError, match="at least one attack"):
+        summary([])
 
 
 def test_views_move_images() -> None:
