@@ -14,10 +14,10 @@ from cloud.audit.privacy.inversion.geiping import geiping
 from cloud.audit.privacy.inversion.invert import invert
 from cloud.audit.privacy.inversion.labels import labels_of
 from cloud.audit.privacy.inversion.observe import Observed, Tap, observe, observe_change
-from cloud.audit.privacy.inversion.pictures import Recovered, compare, psnr, ssim
+from cloud.audit.privacy.inversion.pictures import Recovered, compare, picture, psnr, ssim
 from cloud.audit.privacy.inversion.recording import recorded_rounds
 
 __all__ = [
     "Observed", "Recovered", "Tap", "compare", "dense_inputs", "dlg", "first_dense", "geiping", "invert", "labels_of",
-    "observe", "observe_change", "psnr", "recorded_rounds", "ssim",
+    "observe", "observe_change", "picture", "psnr", "recorded_rounds", "ssim",
 ]  # fmt: skip

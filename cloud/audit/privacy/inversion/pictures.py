@@ -13,7 +13,7 @@ import numpy as np
 
 from cloud.errors import AuditError
 
-__all__ = ["Recovered", "compare", "psnr", "ssim"]
+__all__ = ["Recovered", "compare", "picture", "psnr", "ssim"]
 
 MOST = 100.0
 """Decibels of equal images."""
@@ -86,6 +86,19 @@ def compare(found: Any, originals: Any, others: Any, *, clip: tuple[float, float
         np.array([psnr(middle, b, span) for b in originals]),
         np.array([psnr(a, b, span) for a, b in zip(chance, originals, strict=True)]),
     )  # fmt: skip
+
+
+def picture(found: Recovered, *, most: int = 16, clip: tuple[float, float] = (0.0, 1.0)) -> Any:
+    """Pixels uint8 (rows, columns) of the first `most` examples, and below each its reconstruction, with grey lines
+    between them. Raises AuditError for inputs that are no grey images, (n, rows, columns) or (n, 1, rows, columns)."""
+    shape = found.originals.shape
+    if len(shape) not in (3, 4) or (len(shape) == 4 and shape[1] != 1):
+        raise AuditError(f"expected images (n, rows, columns), got {list(shape)}; reshape what you compare")
+    size = shape[-2:]
+    pairs = zip(found.originals[:most].reshape(-1, *size), found.images[:most].reshape(-1, *size), strict=True)
+    scaled = [[(one - clip[0]) / (clip[1] - clip[0]) for one in pair] for pair in pairs]
+    framed = [np.concatenate([np.pad(one, 1, constant_values=0.5) for one in pair]) for pair in scaled]
+    return np.uint8(np.clip(np.concatenate(framed, 1), 0, 1) * 255 + 0.5)
 
 
 def _assigned(found: Any, originals: Any, span: float) -> Any:

@@ -11,6 +11,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -54,19 +55,21 @@ class Shadows:
     def logits(self, x: Array) -> Array:
         """Outputs (models, rows, classes) float32 for inputs (rows, ...) float32."""
         name = _input(self.objective.task)
-        if not hasattr(self, "_run"):
-            object.__setattr__(self, "_run", jax.jit(self._outputs))
         parts = []
         for start in range(0, len(x), ROWS):
             part = np.asarray(x[start : start + ROWS], np.float32)
             filled = np.concatenate([part, np.repeat(part[:1], min(ROWS, len(x)) - len(part), axis=0)])
-            parts.append(np.asarray(self._run(self.weights, {name: filled}))[:, : len(part)])  # type: ignore[attr-defined]
+            parts.append(np.asarray(self._run(self.weights, {name: filled}))[:, : len(part)])
         return np.concatenate(parts, 1)
 
     def confidences(self, x: Array, labels: Array, views: Sequence[View] = ()) -> Array:
         """Logit-scaled confidences (models, rows, 1 + views) of the inputs and of views of them, for `lira`."""
         answers = [self.logits(given) for given in (x, *(view(x) for view in views))]
         return np.stack([[logit_confidence(one, labels) for one in each] for each in answers], -1)
+
+    @cached_property
+    def _run(self) -> Callable[..., Any]:
+        return jax.jit(self._outputs)
 
     def _outputs(self, weights: Any, inputs: Mapping[str, Any]) -> Any:
         def one(part: Any) -> Any:

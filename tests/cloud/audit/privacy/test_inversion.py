@@ -19,6 +19,7 @@ from cloud.audit.privacy.inversion import (
     labels_of,
     observe,
     observe_change,
+    picture,
     psnr,
     recorded_rounds,
     ssim,
@@ -184,5 +185,11 @@ def test_pictures() -> None:
     assert psnr(np.zeros(4), np.full(4, 0.1)) == pytest.approx(20)
     assert ssim(images[0], 1 - images[0]) < -0.5
     assert compare(others[3:6], images, others).gain < 1
+    pixels = picture(found, most=2)
+    assert pixels.dtype == np.uint8 and pixels.shape == (20, 20)
+    np.testing.assert_array_equal(pixels[1:9, 11:19], np.round(images[1] * 255))
+    np.testing.assert_array_equal(pixels[:10], pixels[10:])
+    with pytest.raises(AuditError, match="expected images"):
+        picture(compare(images.reshape(3, 64), images.reshape(3, 64), others.reshape(9, 64)))
     with pytest.raises(AuditError, match="at least 3 other examples"):
         compare(images, images, others[:2])
