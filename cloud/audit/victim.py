@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +27,14 @@ from cloud.audit.lifting import function_of_graph, without_softmax
 from cloud.engine import EngineFunction, lower
 from cloud.errors import AuditError, EngineError
 from converter import to_ir
-from converter.ir import build
 from lite_runtime import bundle
+from lite_runtime.calibration.confidence import Confidence
+from lite_runtime.calibration.description import Calibration
+from lite_runtime.graph import Value
+from lite_runtime.running.interpreter import Scales, scales_of
 
-__all__ = ["BLACK_BOX_ATTACKS", "BlackBox", "Forward", "Victim", "WhiteBox", "from_bundle", "from_onnx", "open_bundle"]
+__all__ = ["BLACK_BOX_ATTACKS", "BlackBox", "Forward", "Stored", "Victim", "WhiteBox", "from_bundle", "from_onnx",
+           "open_bundle"]  # fmt: skip
 
 Array: TypeAlias = npt.NDArray[Any]
 Forward: TypeAlias = Callable[[Any], Any]
@@ -138,38 +143,96 @@ def _slopes(forward: Forward, x: Any, labels: Any, *, loss: Callable[[Any, Any],
     return values, slopes
 
 
-class BlackBox(Victim):
-    """A bundle on the device runtime."""
+class Stored(NamedTuple):
+    """How a bundle's integers mean real numbers: (integer - zero) * scale."""
 
-    def __init__(self, name: str, model: lite_runtime.Model) -> None:
+    dtype: np.dtype[Any]
+    scale: float
+    zero: int
+
+    def real(self, x: Array) -> Array:
+        """Integers as float32."""
+        return np.asarray((x.astype(np.float32) - self.zero) * np.float32(self.scale), np.float32)
+
+    def integers(self, x: Array) -> Array:
+        """Real numbers as the nearest integers that can be stored."""
+        ends = np.iinfo(self.dtype)
+        whole = np.clip(np.rint(x / np.float32(self.scale)) + self.zero, ends.min, ends.max)
+        return np.asarray(whole.astype(self.dtype))
+
+
+class BlackBox(Victim):
+    """A bundle on the device runtime. Where its input or output holds integers, inputs and scores are the real numbers
+    that these mean, and inputs are rounded to them; `stored` says how, and is None for a float32 input.
+
+    scales: how integers mean real numbers, as in a bundle's metadata.
+    """
+
+    def __init__(self, name: str, model: lite_runtime.Model, scales: Scales = MappingProxyType({})) -> None:
         found = model.inputs()
         outputs = model.outputs()
-        if len(found) != 1 or found[0].dtype != "float32" or found[0].shape is None or not found[0].shape:
-            raise AuditError(
-                f"{name}: expected a model with one float32 input of known rank, got "
-                f"{', '.join(f'{v.name} {v.dtype}{list(v.shape or ())}' for v in found)}"
-            )
+        if len(found) != 1 or found[0].shape is None or not found[0].shape:
+            raise AuditError(f"{name}: expected a model with one input of known rank, got {_listed(found)}")
+        self.stored = _stored(name, found[0], scales)
+        self._scores_stored = _stored(name, outputs[0], scales)
         self._model, self._input, self._output = model, found[0].name, outputs[0].name
         first, *rest = found[0].shape
         self._fixed = first if isinstance(first, int) else 0
         shape = _known_sizes(name, rest)
         zeros = np.zeros((self._fixed or 1, *shape), np.float32)
-        scores = model.run({self._input: zeros})[self._output]
-        if scores.ndim != 2 or scores.dtype.kind != "f":
-            raise AuditError(
-                f"{name}: expected scores [rows, classes] of floats, got {scores.dtype}{list(scores.shape)}"
-            )
+        scores = self._run(zeros)
+        if scores.ndim != 2:
+            raise AuditError(f"{name}: expected scores [rows, classes], got {list(scores.shape)}")
         super().__init__(name, shape, scores.shape[1])
 
-    def _scores(self, x: Array) -> Array:
-        if not self._fixed:
-            return np.asarray(self._model.run({self._input: x})[self._output], np.float32)
-        return np.concatenate([self._fixed_batch(part) for part in _parts(x, self._fixed)])
+    @property
+    def calibration(self) -> Calibration | None:
+        """That of the bundle, if it is of `predict`. Raises BundleError for a damaged one."""
+        found = self._model.calibration
+        return found if found is not None and found.signature == "predict" else None
 
-    def _fixed_batch(self, x: Array) -> Array:
-        """Scores of up to as many rows as a bundle with a fixed batch takes; the batch is filled up."""
-        filled = np.concatenate([x, np.repeat(x[:1], self._fixed - len(x), axis=0)])
-        return np.asarray(self._model.run({self._input: filled})[self._output], np.float32)[: len(x)]
+    def confidence(self, x: Array) -> Confidence | None:
+        """What the bundle's calibration says of inputs (rows, *shape); None if there is none."""
+        if self.calibration is None:
+            return None
+        x = self.checked(x)
+        self.queries += len(x)
+        parts = [self._outputs(part) for part in _parts(x, self._fixed or MOST_ROWS)]
+        return self._model.confidence({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+    def _scores(self, x: Array) -> Array:
+        return np.concatenate([self._run(part) for part in _parts(x, self._fixed or MOST_ROWS)])
+
+    def _run(self, x: Array) -> Array:
+        scores = self._outputs(x)[self._output]
+        return scores.astype(np.float32) if self._scores_stored is None else self._scores_stored.real(scores)
+
+    def _outputs(self, x: Array) -> dict[str, Array]:
+        """Outputs of up to as many rows as a bundle with a fixed batch takes; the batch is filled up."""
+        filled = np.concatenate([x, np.repeat(x[:1], self._fixed - len(x), axis=0)]) if self._fixed else x
+        given = filled if self.stored is None else self.stored.integers(filled)
+        found = self._model.run({self._input: given})
+        return {name: array[: len(x)] for name, array in found.items() if isinstance(array, np.ndarray) and array.ndim}
+
+
+def _listed(values: Iterable[Value]) -> str:
+    return ", ".join(f"{v.name} {v.dtype}{list(v.shape or ())}" for v in values)
+
+
+def _stored(name: str, value: Value, scales: Scales) -> Stored | None:
+    """How a value's integers mean real numbers; None for floats. Raises AuditError for other dtypes, and for integers
+    whose scale is not known."""
+    if value.dtype == "float32":
+        return None
+    known = scales.get(value.name, {"scales": (), "zero_points": ()})
+    if value.dtype not in ("int8", "uint8", "int16"):
+        raise AuditError(f"{name}: expected float32 or integers of 8 or 16 bits, got {value.name} of {value.dtype}")
+    if len(known["scales"]) != 1 or not known["scales"][0] > 0:
+        raise AuditError(
+            f"{name}: expected one scale for the integers of {value.name}, got {len(known['scales'])} in the bundle's "
+            "metadata; convert the model again, with float32 inputs and outputs"
+        )
+    return Stored(np.dtype(value.dtype), float(known["scales"][0]), int(known["zero_points"][0]))
 
 
 def _parts(x: Array, rows: int) -> Iterator[Array]:
@@ -193,9 +256,6 @@ def from_onnx(model: str | os.PathLike[str] | ir.Model, name: str = "") -> White
     """
     name = name or (str(model.graph.name) if isinstance(model, ir.Model) else Path(model).name)
     found = model if isinstance(model, ir.Model) else to_ir(model)
-    sizes = [build.dims(value) or () for value in found.graph.inputs if value.name not in found.graph.initializers]
-    if any(isinstance(size[0], int) for size in sizes if size):
-        raise AuditError(f"{name}: expected an open batch, got inputs of sizes {', '.join(map(str, sizes))}")
     try:
         function = lower(found)
     except EngineError as error:
@@ -234,7 +294,7 @@ def open_bundle(source: str | os.PathLike[str] | bytes, name: str = "") -> Black
     model = lite_runtime.load(source)
     if "predict" not in model.signatures:
         raise AuditError(f"{name}: expected a signature 'predict', got {', '.join(model.signatures)}")
-    return BlackBox(name, model)
+    return BlackBox(name, model, scales_of(bundle.read(source), "predict"))
 
 
 def _white(name: str, function: EngineFunction) -> WhiteBox:
@@ -244,15 +304,23 @@ def _white(name: str, function: EngineFunction) -> WhiteBox:
             f"{', '.join(f'{spec.name} {spec.dtype}{list(spec.shape or ())}' for spec in function.inputs)}"
         )
     spec = function.inputs[0]
-    shape = _known_sizes(name, (spec.shape or ())[1:])
+    rows, *sizes = spec.shape or ()
+    if isinstance(rows, int) and rows != 1:
+        raise AuditError(f"{name}: expected an open batch, or one of 1, got an input of sizes {[rows, *sizes]}")
+    shape = _known_sizes(name, sizes)
     output = function.outputs[0].name
     run = EngineFunction(
         function.inputs, function.outputs[:1], function.params, function.state, False, function.opset,
         without_softmax(function.program),
     )  # fmt: skip
 
-    def forward(weights: Mapping[str, Any], x: Any) -> Any:
+    def batch(weights: Mapping[str, Any], x: Any) -> Any:
         return run.apply(weights["params"], weights["state"], {spec.name: x})[0][output]
+
+    def forward(weights: Mapping[str, Any], x: Any) -> Any:
+        if rows != 1:
+            return batch(weights, x)
+        return jax.vmap(lambda row: batch(weights, row[None])[0])(x)  # sizes for one row may be constants in the graph
 
     weights = {"params": function.params, "state": function.state}
     scores = jax.eval_shape(forward, weights, jnp.zeros((2, *shape), jnp.float32))

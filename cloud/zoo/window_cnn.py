@@ -17,8 +17,9 @@ def window_cnn(
     """Channels over time to classes: `x` [batch, channels, 1, steps] -> `logits` [batch, classes].
 
     Convolutions along time with ReLU, each with an output `stride` times shorter than its input, average pool, a dense
-    layer, dropout of rate `dropout`, the dense `head`. No normalisation over the batch: its statistics would differ from device to device. The
-    defaults fit windows of inertial sensors (25,000 parameters); spectra over time fit too, with one channel per band.
+    layer, dropout of rate `dropout`, the dense `head`. No normalisation over the batch: its statistics would differ
+    from device to device. The defaults fit windows of inertial sensors (25,000 parameters); spectra over time fit too,
+    with one channel per band.
     """
     b = Builder("window_cnn", seed)
     y = b.input("x", (BATCH, *input_shape))

@@ -11,6 +11,7 @@ import typer.core
 from edge.cli import (
     adapter,
     agent,
+    audit,
     bench,
     build,
     chat,
@@ -57,6 +58,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "teach": teach.teach,
     "adapter": adapter.adapter,
     "verify": verify.verify,
+    "audit": audit.audit,
     "bench": bench.bench,
     "federate": federate.federate,
     "listen": listen.listen,

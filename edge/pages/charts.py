@@ -42,10 +42,10 @@ class _Axis:
 
 
 def curves(
-    title: str, x: Sequence[int], series: Mapping[str, Numbers], write: Write = "{:g}".format, *, zero: bool = False,
+    title: str, x: Sequence[float], series: Mapping[str, Numbers], write: Write = "{:g}".format, *, zero: bool = False,
     styles: Sequence[str] = COLOURS,
 ) -> str:  # fmt: skip
-    """A line chart with one line per series over the integers `x`; "" if there is nothing to draw. `zero`: the scale
+    """A line chart, a line per series over increasing numbers `x`; "" if there is nothing to draw. `zero`: the scale
     begins at 0. `styles`: one of COLOURS for each series, with EARLY or without, repeated if there are more series."""
     seen = [v for values in series.values() for v in values if v is not None and math.isfinite(v)]
     if not seen or not x:
@@ -54,10 +54,14 @@ def curves(
     across, up = _Axis(x[0], x[-1], LEFT, WIDE - RIGHT), _Axis(low, high, HIGH - BOTTOM, TOP)
     grid = "".join(_level(up(low + i * step), write(low + i * step)) for i in range(round((high - low) / step) + 1))
     anchors = {x[0]: "middle", x[-1]: "end"}
-    ends = "".join(_text(across(n), HIGH - 8, str(n), anchor) for n, anchor in anchors.items())
+    ends = "".join(_text(across(n), HIGH - 8, _number(n), anchor) for n, anchor in anchors.items())
     drawn = zip(cycle(styles), series.values())
     lines = "".join(_line(style, x, values, across, up) for style, values in drawn)
     return _figure(title, WIDE, HIGH, _legend(series, styles=styles) + grid + ends + lines)
+
+
+def _number(x: float) -> str:
+    return str(x) if isinstance(x, int) else f"{x:.3g}"
 
 
 class Pair(NamedTuple):
@@ -196,7 +200,7 @@ def _dot(style: str, place: str) -> str:
     return f'<circle class="{style.removesuffix(EARLY)} {"hollow" if style.endswith(EARLY) else "full"}" {place}/>'
 
 
-def _line(style: str, x: Sequence[int], values: Numbers, across: _Axis, up: _Axis) -> str:
+def _line(style: str, x: Sequence[float], values: Numbers, across: _Axis, up: _Axis) -> str:
     """A polyline, with a dot at each point if there are few."""
     points = [(across(n), up(v)) for n, v in zip(x, values, strict=True) if v is not None and math.isfinite(v)]
     dots = "".join(_dot(style, f'cx="{cx:.1f}" cy="{cy:.1f}" r="3"') for cx, cy in points)

@@ -45,8 +45,8 @@ def badge(probabilities: Array, features: Array, count: int, seed: int = 0) -> A
     last dense layer would get if the likeliest class were the label.
 
     probabilities: (n, classes), features: (n, size) that the last layer reads. The gradient of a row is the outer
-    product of two vectors, so that distances need no array of n x classes x size. Raises InputError for other shapes and values
-    that are not finite.
+    product of two vectors, so that distances need no array of n x classes x size. Raises InputError for other shapes
+    and values that are not finite.
     """
     pool, p = _checked(features), np.asarray(probabilities, np.float64)
     if p.ndim != 2 or len(p) != len(pool):
