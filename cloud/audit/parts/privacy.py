@@ -57,18 +57,15 @@ def section_of(subject: Subject, shadows: Shadows | None = None) -> Section:
         "Membership inference", COLUMNS, told.rows, shares=("balanced accuracy", "members at 0.1 %", "at 1 %")
     )
     title, across = "Members found over false alarms", "share of other examples that are taken for members"
-    undone = (
-        "Shadow models and LiRA, which find more: they need the recipe of the training; see docs/audit.md, Privacy.",
-    )
+    more = "Shadow models and LiRA find more, and need the recipe of the training: see docs/audit.md, Privacy."
     return Section(
         PART.name,
         PART.title,
         told.figures,
         tables=(table,),
         curves=(Curves(title, told.false_alarms, told.found, across, share=True),),
-        notes=told.notes,
+        notes=(*told.notes, *(() if shadows is not None else (more,))),
         warnings=told.warnings,
-        undone=() if shadows is not None else undone,
         shares=("balanced_accuracy", "tpr_at_0.01", "tpr_at_0.001", "gap"),
     )
 

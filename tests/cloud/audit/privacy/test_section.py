@@ -36,7 +36,7 @@ def test_what_is_known_by_heart_is_found(subject: Subject) -> None:
     found = PART.measure(subject, Clock())
     assert set(found.figures) == set(PART.figures(subject))
     assert found.figures["auc"] > 0.9 and found.figures["gap"] > 0.7 and found.warnings
-    assert "LiRA" in found.undone[0]
+    assert "LiRA" in found.notes[-1]
     assert [row[0] for row in found.tables[0].rows] and len(found.curves[0].series) == 4
 
 
@@ -45,7 +45,7 @@ def test_shadow_models_add_the_stronger_attacks(subject: Subject) -> None:
     x, y = (np.concatenate([subject.members.x, subject.data.x]), np.concatenate([subject.members.y, subject.data.y]))
     shadows = train_shadows(lambda seed: zoo.mlp(64, 10, [48], seed), x, y, models=4, epochs=10, batch_size=40)
     found = section_of(subject, shadows)
-    assert not found.undone
+    assert "LiRA find more" not in found.notes[-1]
     assert {"LiRA online", "LiRA offline"} <= {row[0] for row in found.tables[0].rows}
 
 
