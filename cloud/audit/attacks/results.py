@@ -86,12 +86,6 @@ class Task:
         right = self.victim.logits(x).argmax(1) == self.labels[rows]
         return np.asarray(right if self.targeted else ~right, np.bool_)
 
-    def counted(self, found: Any, cost: Any) -> Found:
-        """What a compiled loop found and cost, as arrays. It asked the victim of all rows until the last one ended."""
-        cost = np.asarray(cost, np.int64)
-        self.victim.counted(len(cost) * int(cost.max()))
-        return np.asarray(found), cost
-
     def search(self, attack: Callable[[Array, Array, int], Found], restarts: int, batch: int) -> Attacked:
         """Run `attack(x, rows, restart)`, in batches, on the rows where the model does not answer as wanted yet.
 
