@@ -10,12 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 
-NORMS = {"Linf": np.inf, "L2": 2}
+NORMS: Mapping[str, float] = {"Linf": np.inf, "L2": 2}
 LOSSES = {"ce": "cross_entropy", "dlr": "difference_logits_ratio"}
 
 
@@ -45,11 +46,22 @@ def network(data: Any) -> Any:
     return torch.nn.Sequential(*found).eval()
 
 
+def turned(model: Any) -> Any:
+    """The same for inputs (rows, 1, channels, width) instead of (rows, channels, 1, width)."""
+    import torch
+
+    class Turned(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return model(x.transpose(1, 2))
+
+    return Turned()
+
+
 def attack_of(classifier: Any, name: str, said: Mapping[str, Any], rows: int) -> Any:
     """The attack with the same settings."""
-    from art.attacks import evasion
+    evasion = import_module("art.attacks.evasion")
 
-    common = {"batch_size": rows}
+    common: dict[str, Any] = {"batch_size": rows}
     quiet = {**common, "verbose": False}
     if "epsilon" in said:
         common |= {"norm": NORMS[said["norm"]], "eps": said["epsilon"]}
@@ -89,20 +101,14 @@ def main(given: str, told: str, processor: str, found: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from art.estimators.classification import PyTorchClassifier
-
-    class Turned(torch.nn.Module):
-        """(rows, 1, channels, width) to (rows, channels, 1, width)."""
-
-        def forward(self, x: Any) -> Any:
-            return x.transpose(1, 2)
+    PyTorchClassifier = import_module("art.estimators.classification").PyTorchClassifier
 
     data, case = np.load(given), json.loads(told)
     x, y = data["x"][: case["rows"]], data["y"][: case["rows"]].astype(np.int64)
     model = network(data)
     if case["attack"] == "square" and x.shape[2] == 1:
         # This Square attack places squares in images of more than one row: channels become rows.
-        model, x = torch.nn.Sequential(Turned(), model), x.swapaxes(1, 2)
+        model, x = turned(model), x.swapaxes(1, 2)
     with torch.no_grad():
         logits = model(torch.from_numpy(np.ascontiguousarray(x))).numpy()
     classifier = PyTorchClassifier(

@@ -76,7 +76,9 @@ TASKS: Mapping[str, _Task] = {
 def made(name: str, data: Path, folder: Path) -> Network:
     """The network's files. Those that are in the folder are used as they are."""
     task = TASKS[name]
-    found = Network(name, *(folder / f"{name}{end}" for end in (".onnx", ".mslite", "-int8.mslite", ".npz")), task.clip)
+    ends = (".onnx", ".mslite", "-int8.mslite", ".npz")
+    source, bundle, integers, examples = (folder / f"{name}{end}" for end in ends)
+    found = Network(name, source, bundle, integers, examples, task.clip)
     if found.examples.exists():
         return found
     x, y, held, labels = task.data(data)
@@ -91,7 +93,8 @@ def made(name: str, data: Path, folder: Path) -> Network:
     chosen = np.random.default_rng(0).permutation(right)[:_EXAMPLES]
     layers, arrays = layers_of(model)
     with open(found.examples, "wb") as file:
-        np.savez(file, x=held[chosen], y=labels[chosen], layers=json.dumps(layers), **arrays)
+        told = {"x": held[chosen], "y": labels[chosen], "layers": np.array(json.dumps(layers)), **arrays}
+        np.savez(file, **told)
     return found
 
 

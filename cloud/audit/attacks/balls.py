@@ -36,7 +36,7 @@ def project(x: Array, moved: Array, epsilon: float, norm: str, low: float, high:
     """`moved` within epsilon of `x` and within the range."""
     if norm == "Linf":
         radius = np.float32(epsilon)
-        return np.clip(np.clip(moved, x - radius, x + radius), np.float32(low), np.float32(high))
+        return np.asarray(np.clip(np.clip(moved, x - radius, x + radius), np.float32(low), np.float32(high)))
     delta = moved - x
     delta *= np.minimum(np.float32(1), np.float32(epsilon) / length(delta))
     delta += x
@@ -59,4 +59,4 @@ def random_point(
         noise = np.stack([one.standard_normal(x.shape[1:], np.float32) for one in each])
         radius = np.array([one.random() for one in each]) ** (1 / x[0].size)
         noise *= along(radius.astype(np.float32), x) / length(noise)
-    return np.clip(x + np.float32(epsilon) * noise, np.float32(low), np.float32(high))
+    return np.asarray(np.clip(x + np.float32(epsilon) * noise, np.float32(low), np.float32(high)))

@@ -166,12 +166,12 @@ def _two_bumps(above: Array, shape: tuple[int, ...], top: Array, left: Array, ta
     if shape[0] == 1:
         return beside
     upright = _bump(shape, top, left, half_h, wide) - _bump(shape, top + half_h, left, tall - half_h, wide)
-    return np.where(above[:, None, None, None], upright, beside)
+    return np.asarray(np.where(above[:, None, None, None], upright, beside))
 
 
 def _norm(x: Array) -> Array:
     """Of each channel: (rows, channels, 1, 1)."""
-    return np.sqrt((x**2).sum((-2, -1), keepdims=True))
+    return np.asarray(np.sqrt((x**2).sum((-2, -1), keepdims=True)))
 
 
 def _tiles(each: list[np.random.Generator], x: Array, ball: _Ball) -> Array:

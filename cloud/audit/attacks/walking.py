@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cloud.audit.attacks.results import Array, Found
+from cloud.audit.attacks.results import Array, Found, fitting
 
 __all__ = ["State", "walk"]
 
@@ -42,15 +42,9 @@ def _keep(state: State, whole: State) -> None:
 def _smaller(state: State, whole: State) -> State:
     """The state of the rows that are not done, filled up with others to one of few sizes."""
     live = np.flatnonzero(~state["done"])
-    size = _size(len(live))
+    size = fitting(len(live))
     if size > _WORTH * len(state["done"]):
         return state
     _keep(state, whole)
     rows = np.concatenate([live, np.flatnonzero(state["done"])[: size - len(live)]])
     return {key: array[rows] for key, array in state.items()}
-
-
-def _size(rows: int) -> int:
-    """The next power of two, or three quarters of it: every size is planned once."""
-    power = 1 << max(rows - 1, 0).bit_length()
-    return max(4, power * 3 // 4 if rows <= power * 3 // 4 else power)
