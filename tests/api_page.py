@@ -22,7 +22,7 @@ MODULES = (
     "cloud.audit", "cloud.audit.attacks", "cloud.audit.audit", "cloud.audit.corruptions", "cloud.audit.files",
     "cloud.audit.privacy.attributes", "cloud.audit.privacy.canaries", "cloud.audit.privacy.inversion",
     "cloud.audit.privacy.membership",
-    "cloud.audit.victim", "cloud.data", "cloud.engine", "cloud.train", "cloud.train.optim", "cloud.zoo", "edge.agent",
+    "cloud.audit.smoothing", "cloud.audit.victim", "cloud.data", "cloud.engine", "cloud.train", "cloud.train.optim", "cloud.zoo", "edge.agent",
 )  # fmt: skip
 """Modules whose `__all__` is public; all other modules are internal."""
 HEAD = """# Public API

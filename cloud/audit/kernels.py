@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 import lite_runtime
+from cloud.audit.phases import split_phases
 from converter import convert, to_ir
 from converter.cutting import cut
 from converter.errors import ConvertError, TrainingError
@@ -42,9 +43,9 @@ class Kernels:
         add_output(tape, total.value, _TOTAL)
         add_output(tape, slope, _SLOPE)
         self._input, self._output = str(graph.inputs[0].name), str(scores.name)
-        self._forward, self._backward = (
-            lite_runtime.load(convert(part).bundle) for part in cut(model, [self._input])
-        )  # fmt: skip
+        first, rest = cut(model, [self._input])
+        split_phases(rest)
+        self._forward, self._backward = (lite_runtime.load(convert(part).bundle) for part in (first, rest))
 
     def scores(self, x: Array) -> Array:
         """(rows, classes) float32."""
