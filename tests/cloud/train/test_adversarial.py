@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+import optax
 import pytest
 from sklearn.datasets import load_digits
 
@@ -38,7 +39,7 @@ def dense() -> ir.Model:
 def trained(trades: float | None, **more: Any) -> tuple[float, float]:
     """Shares of 297 held-out rows that are right: as they are, and after AutoPGD."""
     adversarial = None if trades is None else Adversarial(EPSILON, steps=5, trades=trades)
-    trainer = Trainer(dense(), seed=0, adversarial=adversarial, **more)
+    trainer = Trainer(dense(), optimizer=optax.adam(1e-2), seed=0, adversarial=adversarial, **more)
     trainer.fit((X[:1500], Y[:1500]), 12, 100)
     victim = from_onnx(trainer.export())
     right = float((victim.logits(X[1500:]).argmax(1) == Y[1500:]).mean())
@@ -48,7 +49,7 @@ def trained(trades: float | None, **more: Any) -> tuple[float, float]:
 @pytest.mark.parametrize("trades", [0.0, 3.0])
 def test_more_examples_stay_right_under_attack(trades: float) -> None:
     plain, robust = trained(None), trained(trades)
-    assert robust[1] > plain[1] + 0.15
+    assert robust[1] > plain[1] + 0.25
     assert robust[0] > plain[0] - 0.1
 
 
@@ -86,8 +87,8 @@ def test_examples_are_moved_within_the_ball_to_where_the_loss_is_higher(norm: An
     assert np.abs(before - after).max() > 0.1
 
 
-def test_dropped_and_recomputed_passes_and_frozen_parts_go_with_it() -> None:
-    for more in ({"recompute": 1.0}, {"freeze": ["layer0.*"]}, {"parallel": "data"}, {"average": 0.9}):
+def test_recomputed_passes_and_frozen_parts_go_with_it() -> None:
+    for more in ({"recompute": 1.0}, {"freeze": ["layer0.*"]}, {"average": 0.9}):
         reports = Trainer(dense(), adversarial=Adversarial(0.1, steps=2), **more).fit((X[:200], Y[:200]), 2, 96)
         assert reports[-1].loss < reports[0].loss
 
