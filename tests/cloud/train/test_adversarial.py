@@ -53,7 +53,7 @@ def test_more_examples_stay_right_under_attack(trades: float) -> None:
     assert robust[0] > plain[0] - 0.1
 
 
-@pytest.mark.parametrize("more", [{"precision": "bfloat16"}, {"precision": "float16"}, {"accumulate": 4}])
+@pytest.mark.parametrize("more", [{"precision": "bfloat16", "accumulate": 4}, {"precision": "float16"}])
 def test_other_ways_of_computing_gain_as_much(more: dict) -> None:
     assert trained(0.0, **more)[1] == pytest.approx(trained(0.0)[1], abs=0.07)
 
