@@ -87,7 +87,7 @@ def made(name: str, data: Path, folder: Path) -> Network:
     model = ir.to_proto(trainer.export())
     onnx.save(model, found.onnx)
     msedge.convert(model, output=found.bundle)
-    msedge.convert(model, output=found.integers, quantize="int8", calibration={"x": x[::20][:512]})
+    msedge.convert(model, output=found.integers, quantize="int8", calibration={"x": x[:: len(x) // 512]})
     right = np.flatnonzero(np.asarray(trainer.predict(held)).argmax(1) == labels)
     print(f"{name}: {len(right) / len(labels):.2%} of {len(labels)} test examples right", flush=True)
     chosen = np.random.default_rng(0).permutation(right)[:_EXAMPLES]

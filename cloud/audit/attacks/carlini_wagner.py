@@ -35,8 +35,8 @@ def carlini_wagner(
     """The nearest example in L2 that minimises distance² + weight * max(margin, -confidence). Deterministic.
 
     x: (rows, ...) float32 within `clip`. labels: (rows,) true classes or, if targeted, those wanted. steps: of Adam
-    with `rate`, which falls in the last third, in each of `searches` for the weight, which begin with `weight`. confidence: the margin of scores that
-    is asked for. classes: how many targets an untargeted attack tries. Raises AuditError for a victim without gradients
+    with `rate`, which falls in the last third, in each of `searches` for the weight, which begin with `weight`.
+    confidence: the margin of scores that is asked for. classes: how many targets an untargeted attack tries. Raises AuditError for a victim without gradients
     and for settings that do not fit.
     """
     white = victim.white()
@@ -87,11 +87,8 @@ def _nearest(
             slope *= half * (1 - bent**2)
             first += np.float32(1 - _FIRST) * (slope - first)
             second += np.float32(1 - _SECOND) * (slope**2 - second)
-            w -= (
-                np.float32(rate * min(1, 3 * (1 - (i - 1) / steps)) / (1 - _FIRST**i))
-                * first
-                / (np.sqrt(second / np.float32(1 - _SECOND**i)) + 1e-8)
-            )
+            size = rate * min(1, 3 * (1 - (i - 1) / steps)) / (1 - _FIRST**i)
+            w -= np.float32(size) * first / (np.sqrt(second / np.float32(1 - _SECOND**i)) + np.float32(1e-8))
         most, least = np.where(ever, np.minimum(most, weights), most), np.where(ever, least, weights)
         weights = np.where(np.isfinite(most), (least + np.where(np.isfinite(most), most, 0)) / 2, weights * 10)
     return best, nearest
