@@ -36,8 +36,8 @@ def carlini_wagner(
 
     x: (rows, ...) float32 within `clip`. labels: (rows,) true classes or, if targeted, those wanted. steps: of Adam
     with `rate`, which falls in the last third, in each of `searches` for the weight, which begin with `weight`.
-    confidence: the margin of scores that is asked for. classes: how many targets an untargeted attack tries. Raises AuditError for a victim without gradients
-    and for settings that do not fit.
+    confidence: the margin of scores that is asked for. classes: how many targets an untargeted attack tries. Raises
+    AuditError for a victim without gradients and for settings that do not fit.
     """
     white = victim.white()
     task = Task.of(victim, x, labels, targeted=targeted, clip=clip, norm="L2")
