@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "BundleError",
+    "ExplainError",
     "InputError",
     "MissingExtraError",
     "MsedgeError",
@@ -41,6 +42,10 @@ def _readable(line: str) -> str:
 
 class BundleError(MsedgeError):
     """A bundle file is malformed, corrupt or from a newer format."""
+
+
+class ExplainError(MsedgeError):
+    """A model, a sample, a class, a method and a budget that do not go together, or settings that a method refuses."""
 
 
 class InputError(MsedgeError):
