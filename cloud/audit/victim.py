@@ -96,13 +96,15 @@ class Victim(ABC):
 
 
 class WhiteBox(Victim):
-    """A model that JAX differentiates. `forward(weights, x)` is pure; `weights` is any tree of arrays."""
+    """A model that JAX differentiates. `forward(weights, x)` is pure; `weights` is any tree of arrays. `function`: its
+    steps, of a model that was read from a file; `weights` are then its parameters and state."""
 
     def __init__(
-        self, name: str, forward: Callable[[Any, Any], Any], weights: Any, shape: tuple[int, ...], classes: int
-    ) -> None:
+        self, name: str, forward: Callable[[Any, Any], Any], weights: Any, shape: tuple[int, ...], classes: int,
+        function: EngineFunction | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(name, shape, classes)
-        self._forward, self._weights = forward, weights
+        self._forward, self._weights, self.function = forward, weights, function
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
     def compiled(self, core: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
@@ -326,4 +328,4 @@ def _white(name: str, function: EngineFunction) -> WhiteBox:
     scores = jax.eval_shape(forward, weights, jnp.zeros((2, *shape), jnp.float32))
     if len(scores.shape) != 2 or scores.shape[0] != 2:
         raise AuditError(f"{name}: expected scores [rows, classes], got {list(scores.shape)} for 2 rows")
-    return WhiteBox(name, forward, weights, shape, scores.shape[1])
+    return WhiteBox(name, forward, weights, shape, scores.shape[1], run)

@@ -128,7 +128,7 @@ def available(subject: Subject, table: Mapping[str, Method] = METHODS) -> tuple[
     """The methods that fit a model: those by gradients need floats and a gradient."""
     may = {"scores"}
     if subject.has_gradient and subject.dtype.kind == "f":
-        may.add("gradient")
+        may |= {"gradient", *({"graph"} if subject.has_steps else ())}
     return tuple(name for name, method in table.items() if method.needs in may)
 
 
@@ -144,10 +144,12 @@ def run(
     fit the model, with those that do."""
     if method not in table:
         raise ExplainError(f"method: expected one of {', '.join(table)}, got {method!r}")
-    if table[method].needs == "gradient" and method not in available(subject, table):
+    if method not in available(subject, table):
         left = ", ".join(available(subject, table))
         why = "its input is not of floats" if subject.dtype.kind != "f" else "it only predicts"
-        raise ExplainError(f"{subject.name}: {method} needs a gradient, and there is none because {why}; {left} remain")
+        if subject.has_gradient and subject.dtype.kind == "f":
+            why = "its steps cannot be looked at"
+        raise ExplainError(f"{subject.name}: {method} needs the {table[method].needs}, and {why}; {left} remain")
     if target is None:
         target = int(subject.scores(subject.checked(x)[None])[0].argmax())
     return table[method].run(subject, x, subject.target(target), wish)

@@ -41,6 +41,9 @@ class Limits:
 class Subject:
     """A model to explain. `asked`: its rows so far; the limits count from when the subject was made."""
 
+    has_steps = False
+    """Whether methods that look inside the model work."""
+
     def __init__(
         self, name: str, shape: tuple[int, ...], outputs: int, scores: Scores, gradient: Slopes | None = None, *,
         dtype: Any = np.float32, meaning: str = "score", limits: Limits | None = None,
