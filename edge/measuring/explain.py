@@ -161,16 +161,17 @@ def opened(
         return Opened(subject, subject, table, "by JAX")
     import lite_runtime
 
-    deployed = subject_of(lite_runtime.load(model), model.name, given=given, output=output, held=held)
+    loaded, words = lite_runtime.load(model), "by the bundle's signature explain"
+    deployed = subject_of(loaded, model.name, given=given, output=output, held=held, plain=True)
+    signed = subject_of(loaded, model.name, given=given, output=output, held=held)
     graph = bool({*wanted} & {*GRAPH_METHODS, ALL})
     gradient = not wanted or any(METHODS[name].needs == "gradient" for name in wanted if name in METHODS)
-    own = deployed.has_gradient and not graph
-    if twin is None and (own or not (graph or gradient)):
-        return Opened(deployed, deployed, _table(layer, rules, every=graph), "by the bundle's signature explain")
+    if twin is None and not graph and (signed.has_gradient or not gradient):
+        return Opened(deployed, signed, METHODS, words)
     try:
         subject, table = _inside(twin or model, layer, rules)
     except (MsedgeError, ImportError) as error:
-        return _without(deployed, twin, {*wanted}, error)
+        return _without(deployed, signed, twin, {*wanted}, error)
     if subject.shape != deployed.shape or subject.outputs != deployed.outputs:
         raise ExplainError(
             f"--float: expected a model from {list(deployed.shape)} to {deployed.outputs} scores as {model.name}, got "
@@ -179,7 +180,7 @@ def opened(
     return Opened(deployed, subject, table, f"of the float twin {twin.name}" if twin else "of its graph by JAX")
 
 
-def _without(deployed: Subject, twin: Path | None, wanted: set[str], error: Exception) -> Opened:
+def _without(deployed: Subject, signed: Subject, twin: Path | None, wanted: set[str], error: Exception) -> Opened:
     """The bundle alone, if that is enough for what is wanted."""
     named = [name for name in wanted if name in GRAPH_METHODS or (name in METHODS and METHODS[name].needs != "scores")]
     if isinstance(error, ImportError) and (twin is not None or named):
@@ -188,14 +189,14 @@ def _without(deployed: Subject, twin: Path | None, wanted: set[str], error: Exce
         raise (explain_missing(error) if isinstance(error, ModuleNotFoundError) else None) or error
     if twin is not None:
         raise error
-    left = [name for name in named if name not in available(deployed)]
+    left = [name for name in named if name not in available(signed)]
     if left:
-        why, remain = str(error).partition(";")[0], ", ".join(available(deployed))
+        why, remain = str(error).partition(";")[0], ", ".join(available(signed))
         raise ExplainError(
             f"{left[0]} needs a gradient of a float model: {why}; {remain} remain, or give that model with --float, "
             "or convert with --explainable"
         )
-    return Opened(deployed, deployed, METHODS, "by the bundle's signature explain")
+    return Opened(deployed, signed, METHODS, "by the bundle's signature explain")
 
 
 def _inside(path: Path, layer: str, rules: str) -> tuple[Subject, Mapping[str, Method]]:
@@ -204,11 +205,3 @@ def _inside(path: Path, layer: str, rules: str) -> tuple[Subject, Mapping[str, M
 
     white = from_bundle(path) if path.suffix == ".mslite" else from_onnx(path)
     return graph_subject(white), methods(layer=layer, rules=rules)
-
-
-def _table(layer: str, rules: str, *, every: bool) -> Mapping[str, Method]:
-    if not every:
-        return METHODS
-    from cloud.explain import methods
-
-    return methods(layer=layer, rules=rules)

@@ -1,8 +1,8 @@
 """A bundle on the device runtime as what is explained, with gradients if it has the signature `explain`.
 
 The signature has the inputs of `predict` and `along/<output>`, float32 of that output's shape. Its results are
-`slope/<input>`, the gradient of the inner product of `along` with the scores, and the scores: under the output's name,
-or as `logits` if the output is their softmax (`converter.explaining`).
+`scores`, that output or, if it is a softmax, what it is of, and `slope/<input>`, the gradient of the sum of `along`
+times the scores (`converter.explaining`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from lite_runtime.graph import Array, Value, numpy_dtype
 if TYPE_CHECKING:
     from lite_runtime.running.session import Model
 
-__all__ = ["ALONG", "LOGITS", "SIGNATURE", "SLOPE", "subject_of"]
+__all__ = ["ALONG", "SCORES", "SIGNATURE", "SLOPE", "subject_of"]
 
-SIGNATURE, ALONG, SLOPE, LOGITS = "explain", "along/", "slope/", "logits"
+SIGNATURE, ALONG, SLOPE, SCORES = "explain", "along/", "slope/", "scores"
 NOTHING: Mapping[str, Array] = {}
 
 
 def subject_of(
     model: Model, name: str = "bundle", *, given: str | None = None, output: str | None = None,
-    held: Mapping[str, Array] = NOTHING, limits: Limits | None = None,
+    held: Mapping[str, Array] = NOTHING, plain: bool = False, limits: Limits | None = None,
 ) -> Subject:  # fmt: skip
-    """A loaded bundle's `predict`.
+    """A loaded bundle: its signature `explain`, if it is of the output, otherwise `predict`.
+
+    plain: `predict` in any case, the model as it is deployed: without gradients, of integers if the bundle is.
 
     given: the input that is explained; by default the only one that is not in `held`. held: values of the others, with
     a batch axis of 1. output: the scores; by default the first. Raises ExplainError for a model of another form.
@@ -41,7 +43,7 @@ def subject_of(
     output = output or next(iter(outputs))
     if output not in outputs:
         raise ExplainError(f"{name}: expected an output of {', '.join(outputs)}, got {output!r}")
-    return _Bundle(model, name, value, inputs, output, held).subject(limits)
+    return _Bundle(model, name, value, inputs, output, held, plain).subject(limits)
 
 
 def _explained(name: str, inputs: Sequence[Value], given: str | None, held: Mapping[str, Array]) -> Value:
@@ -65,8 +67,9 @@ class _Bundle:
     """What runs rows of the explained input."""
 
     def __init__(
-        self, model: Model, name: str, value: Value, inputs: Sequence[Value], output: str, held: Mapping[str, Array]
-    ) -> None:
+        self, model: Model, name: str, value: Value, inputs: Sequence[Value], output: str, held: Mapping[str, Array],
+        plain: bool,
+    ) -> None:  # fmt: skip
         self._model, self._name, self._input, self._output = model, name, value.name, output
         self._held = {key: np.asarray(array) for key, array in held.items()}
         if wrong := [key for key, array in self._held.items() if array.ndim == 0 or len(array) != 1]:
@@ -87,11 +90,11 @@ class _Bundle:
         self._check(scores)
         self._outputs = scores.size // len(scores)
         self._form = scores.shape[1:]
-        results = {v.name for v in model.outputs(SIGNATURE)} if SIGNATURE in model.signatures else set()
-        self._slope = f"{SLOPE}{value.name}" if f"{SLOPE}{value.name}" in results else ""
-        self._logits = LOGITS if self._slope and output not in results else ""
-        if self._slope and f"{ALONG}{output}" not in {v.name for v in model.inputs(SIGNATURE)}:
-            self._slope = self._logits = ""  # the signature is of another output
+        ends: set[str] = set()
+        if SIGNATURE in model.signatures and not plain:
+            ends = {v.name for v in (*model.inputs(SIGNATURE), *model.outputs(SIGNATURE))}
+        self._slope = f"{SLOPE}{value.name}"
+        self._signed = {self._slope, f"{ALONG}{output}"} <= ends
 
     def _check(self, scores: object) -> None:
         if not isinstance(scores, np.ndarray) or scores.ndim not in (1, 2) or scores.dtype.kind not in "fiu":
@@ -100,32 +103,29 @@ class _Bundle:
 
     def subject(self, limits: Limits | None) -> Subject:
         """What is explained."""
-        meaning = "logit" if self._logits else f"output {self._output}"
         return Subject(
-            self._name, self._shape, self._outputs, self._scores, self._gradient if self._slope else None,
-            dtype=self._dtype, meaning=meaning, limits=limits,
+            self._name, self._shape, self._outputs, self._scores, self._gradient if self._signed else None,
+            dtype=self._dtype, meaning="logit" if self._signed else f"output {self._output}", limits=limits,
         )  # fmt: skip
 
     def _scores(self, x: Array) -> Array:
-        if self._logits:
-            return self._signed(x, 0)[self._logits]
+        if self._signed:
+            return self._explained(x, 0, SCORES).reshape(len(x), -1)
         found = [self._run("predict", self._filled(part))[self._output][: len(part)] for part in self._batches(x)]
         return np.concatenate(found).reshape(len(x), -1)
 
     def _gradient(self, x: Array, target: int) -> Array:
-        return self._signed(x, target)[self._slope]
+        return self._explained(x, target, self._slope)
 
-    def _signed(self, x: Array, target: int) -> dict[str, Array]:
-        found: dict[str, list[Array]] = {}
+    def _explained(self, x: Array, target: int, result: str) -> Array:
+        found = []
         for part in self._batches(x):
             filled = self._filled(part)
             along = np.zeros((len(filled), self._outputs), np.float32)
             along[:, target] = 1.0
             more = {f"{ALONG}{self._output}": along.reshape(len(filled), *self._form)}
-            for key, array in self._run(SIGNATURE, filled, more).items():
-                found.setdefault(key, []).append(np.asarray(array)[: len(part)])
-        made = {key: np.concatenate(arrays) for key, arrays in found.items()}
-        return {key: array if key == self._slope else array.reshape(len(x), -1) for key, array in made.items()}
+            found.append(self._run(SIGNATURE, filled, more)[result][: len(part)])
+        return np.concatenate(found)
 
     def _batches(self, x: Array) -> list[Array]:
         size = self._fixed or max(1, len(x))
