@@ -84,7 +84,7 @@ def _layer(step: dict, arrays: dict) -> nn.Module:
 
 
 def _ruled(network: Network, rules: dict) -> Network:
-    """The rule of each layer for LRP: "conv", "dense" and "first" of `rules`."""
+    """The rule of each layer for LRP, which removes them afterwards: "conv", "dense" and "first" of `rules`."""
     made = {
         "epsilon": lambda: EpsilonRule(rules["epsilon"]),
         "gamma": lambda: GammaRule(0.25, set_bias_to_zero=True),
@@ -136,8 +136,7 @@ def main(folder: str) -> None:
         ),
     }
     for name, rules in case["lrp"].items():
-        ruled = _ruled(Network(case["steps"], arrays).eval(), rules)
-        methods[f"lrp {name}"] = partial(lambda x, t, net: LRP(net).attribute(x, t), net=ruled)
+        methods[f"lrp {name}"] = partial(lambda x, t, rules: LRP(_ruled(network, rules)).attribute(x, t), rules=rules)
     found, seconds = {"scores": network(samples).detach().numpy()}, {}
     for name, method in methods.items():
         torch.manual_seed(0)
@@ -146,6 +145,13 @@ def main(folder: str) -> None:
         rows = [method(samples[i : i + 1], target) for i, target in enumerate(case["targets"])]
         seconds[name] = (process_time() - begin) / len(rows)
         found[name] = torch.cat(rows).detach().numpy()
+    double = Network(case["steps"], arrays).eval().double()
+    for name, rules in case["lrp"].items():
+        rows = [
+            LRP(_ruled(double, rules)).attribute(samples[i : i + 1].double(), target)
+            for i, target in enumerate(case["targets"])
+        ]
+        found[f"lrp {name} float64"] = torch.cat(rows).detach().numpy()
     found.update(_measured(network, samples[:1], case["targets"][0], arrays))
     np.savez(Path(folder) / "captum.npz", **found)
     (Path(folder) / "captum.json").write_text(json.dumps(seconds))
@@ -169,7 +175,7 @@ def _measured(network: Network, x: torch.Tensor, target: int, arrays: dict) -> d
         return given[0] if isinstance(given, tuple) else given
 
     moved = sensitivity_max(
-        lambda inputs: Saliency(network).attribute(one(inputs), target, abs=False),
+        lambda inputs: (Saliency(network).attribute(one(inputs), target, abs=False),),
         x,
         perturb_func=lambda inputs, radius: one(inputs) + changes,
         n_perturb_samples=len(changes),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 __all__ = [
     "BundleError",
     "ExplainError",
+    "ExplainTimeError",
     "InputError",
     "MissingExtraError",
     "MsedgeError",
@@ -46,6 +47,10 @@ class BundleError(MsedgeError):
 
 class ExplainError(MsedgeError):
     """A model, a sample, a class, a method and a budget that do not go together, or settings that a method refuses."""
+
+
+class ExplainTimeError(ExplainError):
+    """An explanation was not finished within its limit of seconds."""
 
 
 class InputError(MsedgeError):

@@ -5,6 +5,7 @@ Selvaraju et al. 2017, "Grad-CAM: Visual Explanations from Deep Networks via Gra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -50,20 +51,27 @@ def grad_cam(subject: GraphSubject, x: Array, target: int, *, layer: str = "", r
 def channel_map(subject: GraphSubject, x: Array, target: int, layer: str) -> tuple[Array, float]:
     """The sum over channels of a layer's result times the mean gradient of its channel, of the layer's size, without
     its batch and channels; and the score."""
-    tapped = _tapped(subject.function, layer)
-    (spec,) = subject.function.inputs
-    scores, kept = tapped.outputs[0].name, tapped.outputs[1].name
+    run = subject.compiled(("grad_cam", layer), lambda: _mapped(subject.function, layer))
+    found, score = run(subject.function.params, subject.function.state, jnp.asarray(x[None]), np.int32(target))
+    return np.asarray(found, np.float64), float(score)
 
-    def run(params: Any, state: Any, x: Any, delta: Any) -> tuple[Any, Any]:
-        found = tapped.apply(params, state, {spec.name: x, _DELTA: delta})[0]
-        return found[scores][0, target], found[kept]
 
-    given = (subject.function.params, subject.function.state, jnp.asarray(x[None]))
-    shape = jax.eval_shape(run, *given, jnp.zeros((), jnp.float32))[1].shape
-    zeros = jnp.zeros(shape, jnp.float32)
-    (score, values), slopes = jax.jit(jax.value_and_grad(run, 3, has_aux=True))(*given, zeros)
-    spatial = tuple(range(2, len(shape)))
-    return np.asarray((values * slopes.mean(spatial, keepdims=True)).sum(1)[0], np.float64), float(score)
+def _mapped(function: EngineFunction, layer: str) -> Callable[..., Any]:
+    """Parameters, state, a sample and a target to the map and the score."""
+    tapped = _tapped(function, layer)
+    given, scores, kept = function.inputs[0].name, tapped.outputs[0].name, tapped.outputs[1].name
+
+    def run(params: Any, state: Any, x: Any, target: Any) -> tuple[Any, Any]:
+        def scored(delta: Any) -> tuple[Any, Any]:
+            found = tapped.apply(params, state, {given: x, _DELTA: delta})[0]
+            return found[scores][0, target], found[kept]
+
+        shape = jax.eval_shape(scored, jnp.zeros((), jnp.float32))[1].shape
+        (score, values), slopes = jax.value_and_grad(scored, has_aux=True)(jnp.zeros(shape, jnp.float32))
+        spatial = tuple(range(2, len(shape)))
+        return (values * slopes.mean(spatial, keepdims=True)).sum(1)[0], score
+
+    return run
 
 
 def layers_of(subject: GraphSubject) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +24,19 @@ class GraphSubject(Subject):
     has_steps = True
     function: EngineFunction
     white: WhiteBox
+    programs: dict[Any, Callable[..., Any]]
 
     def within(self, limits: Limits) -> GraphSubject:
         """See `Subject.within`."""
-        return graph_subject(self.white, limits)
+        made = graph_subject(self.white, limits)
+        made.programs = self.programs
+        return made
+
+    def compiled(self, key: Any, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """The function that `make` returns, compiled once for each key."""
+        if key not in self.programs:
+            self.programs[key] = jax.jit(make())
+        return self.programs[key]
 
     def weights(self) -> dict[str, Any]:
         """Parameters and statistics by name."""
@@ -41,6 +51,7 @@ def graph_subject(white: WhiteBox, limits: Limits | None = None) -> GraphSubject
         white.name, white.shape, white.classes, white.logits, lambda x, target: _gradient(white, x, target),
         meaning="logit", limits=limits,
     )  # fmt: skip
+    found.programs = {}
     program = white.function.program
     found.function, found.white = replace(white.function, program=replace(program, steps=_needed(program))), white
     return found

@@ -7,7 +7,7 @@ rules and their mix: Montavon et al. 2019, "Layer-Wise Relevance Propagation: An
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,22 +88,14 @@ def lrp(subject: GraphSubject, x: Array, target: int, *, rules: str | Composite 
     subject.needs(1, "lrp", "allow one row")
     with Making(subject, "lrp", target) as making:
         _check(subject)
-        relevance, score = _compiled(subject, mix)(subject.weights(), jnp.asarray(x[None]), target)
+        function = subject.function
+        run = subject.compiled(
+            ("lrp", mix), lambda: lambda weights, x, target: _propagated(function, weights, x, target, mix)
+        )
+        relevance, score = run(subject.weights(), jnp.asarray(x[None]), np.int32(target))
         subject.asked += 1
         name = rules if isinstance(rules, str) else "own"
         return making.done(np.asarray(relevance[0], np.float64), float(score), rules=name)
-
-
-_KEPT = "_lrp_programs"
-
-
-def _compiled(subject: GraphSubject, mix: Composite) -> Callable[..., Any]:
-    """The compiled function, made once for each mix."""
-    kept: dict[Composite, Callable[..., Any]] = subject.white.__dict__.setdefault(_KEPT, {})
-    if mix not in kept:
-        function = subject.function
-        kept[mix] = jax.jit(lambda weights, x, target: _propagated(function, weights, x, target, mix))
-    return kept[mix]
 
 
 def _dynamic(function: EngineFunction) -> set[str]:

@@ -8,7 +8,7 @@ times the scores (`converter.explaining`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,17 +16,31 @@ from lite_runtime.errors import ExplainError
 from lite_runtime.explaining.subject import Limits, Subject
 from lite_runtime.graph import Array, Value, numpy_dtype
 
-if TYPE_CHECKING:
-    from lite_runtime.running.session import Model
-
-__all__ = ["ALONG", "SCORES", "SIGNATURE", "SLOPE", "subject_of"]
+__all__ = ["ALONG", "SCORES", "SIGNATURE", "SLOPE", "Runs", "subject_of"]
 
 SIGNATURE, ALONG, SLOPE, SCORES = "explain", "along/", "slope/", "scores"
 NOTHING: Mapping[str, Array] = {}
 
 
+class Runs(Protocol):
+    """What is needed of a model: `lite_runtime.Model`, or what runs one elsewhere."""
+
+    @property
+    def signatures(self) -> Sequence[str]:
+        """Its signatures."""
+
+    def inputs(self, signature: str = "predict") -> Sequence[Value]:
+        """The inputs of one."""
+
+    def outputs(self, signature: str = "predict") -> Sequence[Value]:
+        """Its outputs."""
+
+    def run(self, inputs: Mapping[str, Any], signature: str = "predict") -> Mapping[str, Any]:
+        """Outputs by name."""
+
+
 def subject_of(
-    model: Model, name: str = "bundle", *, given: str | None = None, output: str | None = None,
+    model: Runs, name: str = "bundle", *, given: str | None = None, output: str | None = None,
     held: Mapping[str, Array] = NOTHING, plain: bool = False, limits: Limits | None = None,
 ) -> Subject:  # fmt: skip
     """A loaded bundle: its signature `explain`, if it is of the output, otherwise `predict`.
@@ -67,7 +81,7 @@ class _Bundle:
     """What runs rows of the explained input."""
 
     def __init__(
-        self, model: Model, name: str, value: Value, inputs: Sequence[Value], output: str, held: Mapping[str, Array],
+        self, model: Runs, name: str, value: Value, inputs: Sequence[Value], output: str, held: Mapping[str, Array],
         plain: bool,
     ) -> None:  # fmt: skip
         self._model, self._name, self._input, self._output = model, name, value.name, output

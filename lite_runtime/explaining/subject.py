@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lite_runtime.errors import ExplainError
+from lite_runtime.errors import ExplainError, ExplainTimeError
 from lite_runtime.graph import Array
 
 __all__ = ["Limits", "Scores", "Slopes", "Subject"]
@@ -116,7 +116,7 @@ class Subject:
         self.needs(rows, "the next step", "allow more rows, or choose a method or settings that need fewer")
         spent = perf_counter() - self._begun
         if self.limits.seconds is not None and spent > self.limits.seconds:
-            raise ExplainError(
+            raise ExplainTimeError(
                 f"{self.name}: not finished after {spent:.3g} s and {self.asked} rows, and the limit is "
                 f"{self.limits.seconds:g} s; allow more, or choose a method or settings that need fewer rows"
             )
