@@ -412,19 +412,19 @@ class Gateway:
         return self.personal.admit(job, served.model)
 
     @contextlib.asynccontextmanager
-    async def held(self, name: str, version: str) -> AsyncIterator[Target]:
+    async def held(self, name: str, version: str, label: str) -> AsyncIterator[Target]:
         """The version of a model that answers, loaded until the block ends. Raises as `Repository.route`."""
-        served = await self._routed(name, version)
+        served = await self._routed(name, version, label)
         served.acquire(perf_counter())
         try:
             yield served
         finally:
             served.release()
 
-    async def _routed(self, name: str, version: str) -> Target:
+    async def _routed(self, name: str, version: str, label: str) -> Target:
         while True:
             try:
-                return as_target(self.repository.route(name, version))
+                return as_target(self.repository.route(name, version, label))
             except Asleep as error:
                 await self.repository.wake(error.name)
 

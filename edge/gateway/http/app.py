@@ -21,6 +21,7 @@ from edge.gateway.http.bodies import object_in, read_body
 from edge.gateway.http.compression import compressed
 from edge.gateway.http.crowd import Crowd
 from edge.gateway.http.texts import Texts
+from edge.gateway.infer import DEVICE, LABEL
 from edge.gateway.language.adapters import parted
 from edge.gateway.models.entry import Asleep
 from edge.gateway.operate.room import Held
@@ -334,10 +335,12 @@ class _Handlers:
         try:
             if not gateway.settings.explaining.rows:
                 raise GatewayError(501, "explanations are turned off here (explaining.rows)")
+            if request.headers.get(DEVICE):
+                raise GatewayError(400, "explain: personal versions are not explained; omit the device")
             with self._held(request) as held:
                 body = memoryview(await read_body(request, self._limits.body, self._limits.body_seconds, held))
                 document = await gateway.aside(document_of, body)
-                async with gateway.held(*_named(request)) as served:
+                async with gateway.held(*_named(request), request.headers.get(LABEL, "")) as served:
                     asked = await gateway.aside(partial(Predict().request, document), served.ports_for)
                     found = await gateway.explainer.explain(served, asked, parameters_of(document))
             payload = await gateway.aside(orjson.dumps, {"explanations": found})
