@@ -81,25 +81,42 @@ def _trained(model: ir.Model, x: Array, y: Array, epochs: int) -> ir.Model:
     return found
 
 
-def cases(data: Path) -> list[Case]:
-    """The three."""
+def _digits(data: Path) -> tuple[Array, Array, Array]:
+    """Images and labels for training, test images."""
     with np.load(data / "mnist.npz") as file:
         x, y = file["x_train"][:12000, None].astype(np.float32) / 255, file["y_train"][:12000].astype(np.int32)
-        test = file["x_test"][:200, None].astype(np.float32) / 255
+        return x, y, file["x_test"][:200, None].astype(np.float32) / 255
+
+
+_WINDOW, _STRIDE = (1, 4, 4), (1, 2, 2)
+
+
+def digits(data: Path) -> Case:
+    """Two convolutions and two dense layers."""
+    x, y, test = _digits(data)
     b = zoo.Builder("digits", 0)
     h = b.relu(b.conv(b.input("x", ("batch", 1, 28, 28)), 8, 3, stride=2, bias=True, name="first"), name="one")
     h = b.relu(b.conv(h, 16, 3, stride=2, bias=True, name="second"), name="two")
     h = b.relu(b.dense(b.op("Flatten", h, shape=("batch", 784), axis=1), 32, name="hidden"), name="three")
-    plain = _trained(b.model(logits=b.dense(h, 10, name="head")), x, y, 3)
-    deep = _trained(zoo.resnet8(), x[:6000], y[:6000], 2)
-    (signals, labels), (others, _) = motion(data)
-    window = _trained(zoo.window_cnn(), signals, labels, 3)
-    quarters, pieces = blocks((1, 28, 28), (1, 14, 7)), blocks((9, 1, 128), (9, 1, 16))
-    return [
-        Case("digits", plain, test, "two", (1, 4, 4), (1, 2, 2), quarters, False),
-        Case("residual digits", deep, test, "stack2.relu", (1, 4, 4), (1, 2, 2), quarters, False),
-        Case("motion", window, others[::20], "relu_1", (1, 1, 16), (1, 1, 8), pieces, True),
-    ]
+    model = _trained(b.model(logits=b.dense(h, 10, name="head")), x, y, 3)
+    return Case("digits", model, test, "two", _WINDOW, _STRIDE, blocks((1, 28, 28), (1, 14, 7)), signed=False)
+
+
+def residual(data: Path) -> Case:
+    """ResNet-8."""
+    x, y, test = _digits(data)
+    model, parts = _trained(zoo.resnet8(), x[:6000], y[:6000], 2), blocks((1, 28, 28), (1, 14, 7))
+    return Case("residual digits", model, test, "stack2.relu", _WINDOW, _STRIDE, parts, signed=False)
+
+
+def inertial(data: Path) -> Case:
+    """Convolutions over time."""
+    (x, y), (test, _) = motion(data)
+    model, parts = _trained(zoo.window_cnn(), x, y, 3), blocks((9, 1, 128), (9, 1, 16))
+    return Case("motion", model, test[::20], "relu_1", (1, 1, 16), (1, 1, 8), parts, signed=True)
+
+
+CASES: Mapping[str, Callable[[Path], Case]] = {"digits": digits, "residual": residual, "motion": inertial}
 
 
 # -- the network for the other process ---------------------------------------------------------------------------------
@@ -287,10 +304,12 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with mnist.npz and har_30_subjects.npz")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=8, help="samples that both sides explain")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="some of the networks")
     parser.add_argument("--compared", type=int, default=20, help="samples of the figures of faithfulness")
     given = parser.parse_args(args)
     found = {}
-    for case in cases(given.data):
+    for make in map(CASES.__getitem__, given.only):
+        case = make(given.data)
         found[case.name] = {
             "compared": compared(case, given.samples, given.python),
             "on_device": on_device(case, given.samples),

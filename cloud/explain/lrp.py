@@ -194,12 +194,13 @@ class _Backward:
         if rule.kind == "epsilon":
             (z,), back = jax.vjp(lambda x: self._run(step, values, {own: x}), x)
             return x * back((relevance / _stable(z, rule.epsilon),))[0]
-        ones, up, down = jnp.ones_like, lambda v: jnp.maximum(v, 0), lambda v: jnp.minimum(v, 0)
-        pairs = {
-            "gamma": lambda: [(x, w + rule.gamma * up(w))],
-            "z_plus": lambda: [(up(x), up(w)), (down(x), down(w))],
-            "flat": lambda: [(ones(x), ones(w))],
-        }[rule.kind]()
+        up = jnp.maximum(w, 0)
+        if rule.kind == "gamma":
+            pairs = [(x, w + rule.gamma * up)]
+        elif rule.kind == "z_plus":
+            pairs = [(jnp.maximum(x, 0), up), (jnp.minimum(x, 0), jnp.minimum(w, 0))]
+        else:
+            pairs = [(jnp.ones_like(x), jnp.ones_like(w))]
         runs = [jax.vjp(lambda x, w=w: self._run(step, values, {own: x, 1 - own: w, 2: None})[0], x) for x, w in pairs]
         shares = relevance / _stable(sum(z for z, _ in runs), rule.epsilon)
         return sum(x * back(shares)[0] for (x, _), (_, back) in zip(pairs, runs, strict=True))

@@ -25,8 +25,8 @@ _MOST_WIDE, _MOST_TALL, _MOST_LINES = 56, 56, 12
 
 def drawn(sample: Array, attributions: Array, layout: Layout, names: Sequence[str], *, colour: bool) -> list[Text]:
     """Lines for rich's console."""
-    draw: Mapping[str, Callable[..., list[Text]]] = {"image": _image, "sound": _lines, "series": _lines}
-    return draw.get(layout.kind, _list)(sample, attributions, layout, names, colour)
+    draw = _DRAWN.get(layout.kind, _list)
+    return draw(sample, attributions, layout, names, colour)
 
 
 def _image(sample: Array, attributions: Array, layout: Layout, names: Sequence[str], colour: bool) -> list[Text]:
@@ -93,3 +93,8 @@ def _list(sample: Array, attributions: Array, layout: Layout, names: Sequence[st
 
 def _shade(value: float, limit: float) -> str:
     return (_UP if value > 0 else _DOWN)[min(4, round(abs(value) / limit * 4))]
+
+
+_DRAWN: Mapping[str, Callable[[Array, Array, Layout, Sequence[str], bool], list[Text]]] = {
+    "image": _image, "sound": _lines, "series": _lines,
+}  # fmt: skip

@@ -71,7 +71,7 @@ def _costs(found: Explained) -> str:
     heads = ("method", "explains", "#rows", "#took", "#sum", "#completeness error", "~settings")
     return (
         "<h2>Methods</h2><p>The sum of the attributions of a complete method is the score minus that of the baseline; "
-        f"its completeness error is what is missing.</p>{table(heads, rows)}"
+        f"its completeness error is what is missing. Times include compiling.</p>{table(heads, rows)}"
     )
 
 
@@ -112,7 +112,7 @@ def _faithful(found: Explained) -> str:
         "lower is better. Infidelity: the part of the changes of the score that the attributions miss, 0 to 1. "
         "Sensitivity: how far the explanation moves for a sample nearby, relative to its length; lower is steadier.</p>"
         f"{table(('method', '#insertion', '#deletion', '#infidelity', '#sensitivity'), rows)}"
-        f'<div class="charts two">{"".join(charts)}</div>'
+        f'<div class="charts two" style="margin-top:1rem">{"".join(charts)}</div>'
     )
 
 

@@ -20,6 +20,8 @@ _UP, _MIDDLE, _DOWN = np.array([178.0, 24, 43]), np.array([247.0, 247, 247]), np
 """The ends and the middle of a diverging scale that people with colour blindness can tell apart."""
 _MOST_ROWS, _MOST_CHANNELS, _MOST_POINTS = 16, 9, 600
 WIDE, ROW = 640, 22
+_DARK = 110
+"""Of green: below it, white letters are easier to read."""
 _LETTERS = 27
 """Of a feature's name, as many as there is room for on a phone."""
 STYLE = """<style>
@@ -46,7 +48,8 @@ def limit_of(values: Array) -> float:
 def colours(values: Array, limit: float) -> Array:
     """Colours (..., 3) uint8 of values between -limit and limit."""
     share = np.clip(values / limit, -1, 1)[..., None]
-    return np.rint(_MIDDLE + abs(share) * (np.where(share > 0, _UP, _DOWN) - _MIDDLE)).astype(np.uint8)
+    mixed = _MIDDLE + abs(share) * (np.where(share > 0, _UP, _DOWN) - _MIDDLE)
+    return np.asarray(np.rint(mixed), np.uint8)
 
 
 def picture(sample: Array, attributions: Array, layout: Layout, names: Sequence[str] = ()) -> str:
@@ -174,8 +177,8 @@ def _words(sample: Array, attributions: Array, layout: Layout, names: Sequence[s
     values = sample.reshape(len(heat), -1)[:, 0]
     known = [names[i] if i < len(names) else str(values[i]) for i in range(len(heat))]
     shown = colours(heat, limit_of(heat)).tolist()
-    marks = "".join(
-        f'<mark style="background:rgb({r},{g},{b})" title="{part:+.4g}">{escape(word[:40])}</mark> '
-        for word, part, (r, g, b) in zip(known, heat.tolist(), shown, strict=True)
-    )
-    return f'<p class="text">{marks}</p>'
+    marks = []
+    for word, part, (r, g, b) in zip(known, heat.tolist(), shown, strict=True):
+        style = f"background:rgb({r},{g},{b});color:{'#fff' if g < _DARK else '#111'}"
+        marks.append(f'<mark style="{style}" title="{part:+.4g}">{escape(word[:40])}</mark> ')
+    return f'<p class="text">{"".join(marks)}</p>'
