@@ -18,6 +18,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -47,12 +48,14 @@ from lite_runtime.explaining import (
     subject_of,
     wish_for,
 )
+from lite_runtime.explaining.integrated import Rule as Integral
 from lite_runtime.graph import Array
 
 __all__ = ["main"]
 
-INTEGRALS = {"gauss_legendre": "gausslegendre", "middle": "riemann_middle", "left": "riemann_left",
-             "right": "riemann_right"}  # fmt: skip
+INTEGRALS: Mapping[Integral, str] = {
+    "gauss_legendre": "gausslegendre", "middle": "riemann_middle", "left": "riemann_left", "right": "riemann_right",
+}  # fmt: skip
 """Our rules and Captum's; its trapezoid leaves out a part of the weight, and is not compared."""
 POINTS, NOISY, SHAP = 32, 16, 2000
 EPSILON = 1e-6
@@ -194,14 +197,18 @@ def _ours(case: Case, subject: GraphSubject, given: Mapping[str, Array]) -> dict
         ).attributions * np.bincount(case.parts.reshape(-1))[case.parts],
     }  # fmt: skip
     for rule in INTEGRALS:
-        made[f"integrated_gradients {rule}"] = lambda x, t, rule=rule: (
-            integrated_gradients(  # type: ignore[misc]
-                subject, x, t, baselines=zeros, steps=POINTS, rule=rule
-            ).attributions
-        )
+        made[f"integrated_gradients {rule}"] = partial(_integral, subject, zeros, rule)
     for name, mix in _mixes(case).items():
-        made[f"lrp {name}"] = lambda x, t, mix=mix: lrp(subject, x, t, rules=mix).attributions  # type: ignore[misc]
+        made[f"lrp {name}"] = partial(_relevance, subject, mix)
     return made
+
+
+def _integral(subject: GraphSubject, zeros: Array, rule: Integral, x: Array, target: int) -> Array:
+    return integrated_gradients(subject, x, target, baselines=zeros, steps=POINTS, rule=rule).attributions
+
+
+def _relevance(subject: GraphSubject, mix: Composite, x: Array, target: int) -> Array:
+    return lrp(subject, x, target, rules=mix).attributions
 
 
 def compared(case: Case, count: int, python: str) -> dict[str, Any]:
