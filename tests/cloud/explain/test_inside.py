@@ -80,7 +80,7 @@ def test_grad_cam_is_the_mean_gradient_times_the_channels(subject: GraphSubject)
 
 def test_a_bundle_is_explained_as_its_onnx_model() -> None:
     """The bundle's graph has fused activations, sums of branches, channels last, and a softmax at the end."""
-    source = zoo.resnet8((1, 8, 8), seed=2, softmax=True)
+    source = zoo.resnet8((1, 8, 8), seed=2, softmax=True, filters=(4, 8))
     onnx, bundle = (
         graph_subject(white) for white in (from_onnx(source), from_bundle(converter.convert(source).bundle))
     )
