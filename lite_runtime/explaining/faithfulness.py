@@ -56,7 +56,8 @@ def probabilities(scores: Array) -> Array:
 def curves(
     subject: Subject, x: Array, target: int, attributions: Array, *, baseline: Array, layout: Layout, points: int = 20
 ) -> Curves:
-    """Both curves, with `points` steps; the attributions of a place are summed over its channels."""
+    """Both curves, with `points` steps; the attributions of a place are summed over its channels. Raises ExplainError
+    for attributions of another shape, and if the subject's limit of rows is too low."""
     x = subject.checked(x)
     if attributions.shape != x.shape or points < 1:
         raise ExplainError(
@@ -84,7 +85,7 @@ def infidelity(
     removed: (count, *shape) booleans, elements that get the baseline's value. slopes: attributions are changes of the
     score for each unit of an element, as gradients are; otherwise they are contributions, whose sum is said. scaled:
     attributions are first multiplied by the number that makes the result least, so that methods of different scales can
-    be compared.
+    be compared. Raises ExplainError for masks of another shape or type, and if the limit of rows is too low.
     """
     x = subject.checked(x)
     if removed.shape[1:] != x.shape or not len(removed) or removed.dtype != bool:
@@ -108,7 +109,7 @@ def sensitivity_max(
     """The largest change of an explanation, relative to its length, over copies of the sample nearby.
 
     explain: a sample to its attributions. radius: of the cube from which copies are drawn evenly. changes: (samples,
-    *shape), added as they are instead.
+    *shape), added as they are instead. Raises ExplainError for no samples and a radius of 0.
     """
     if changes is None:
         if samples < 1 or not radius > 0:
