@@ -58,7 +58,7 @@ INTEGRALS: Mapping[Integral, str] = {
 }  # fmt: skip
 """Our rules and Captum's; its trapezoid leaves out a part of the weight, and is not compared."""
 POINTS, NOISY, SHAP = 32, 16, 2000
-EPSILON = 1e-6
+EPSILON = 1e-9
 _PEER = Path(__file__).with_name("_explanations_captum.py")
 
 

@@ -32,7 +32,7 @@ class Rule:
     evenly; these three without bias. `epsilon` is added to the magnitude of what is divided by."""
 
     kind: Literal["epsilon", "gamma", "z_plus", "flat"]
-    epsilon: float = 1e-6
+    epsilon: float = 1e-9
     gamma: float = 0.25
 
 
@@ -72,7 +72,7 @@ _LINEAR = frozenset((
 """By the epsilon rule."""
 _SCALED = frozenset(("Mul", "Div"))
 """As these, if one operand alone depends on the sample."""
-_ELSEWHERE = Rule("epsilon", epsilon=1e-9)
+_ELSEWHERE = Rule("epsilon")
 """Of steps that are no products."""
 
 
