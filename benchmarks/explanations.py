@@ -256,12 +256,13 @@ def on_device(case: Case, count: int) -> dict[str, float]:
     subject = subject_of(model)
     x, zeros = case.x[:count], np.zeros_like(case.x[0])
     found = {}
-    for name, method in {
+    methods_of_it: Mapping[str, Callable[[Array], Any]] = {
         "saliency": lambda one: saliency(subject, one, 0),
         "integrated_gradients gauss_legendre": lambda one: integrated_gradients(
             subject, one, 0, baselines=zeros, steps=POINTS
         ),
-    }.items():
+    }
+    for name, method in methods_of_it.items():
         method(x[0])
         begin = process_time()
         for one in x:

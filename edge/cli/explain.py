@@ -106,7 +106,8 @@ def _row(name: str, array: Array, row: int) -> Array:
 
     if not array.ndim or row >= len(array):
         raise ExplainError(f"--row: expected a row of {name or 'the sample'} {list(array.shape)}, got {row}")
-    return array[row]
+    found: Array = array[row]
+    return found
 
 
 def _baseline(text: str) -> Any:
