@@ -103,15 +103,16 @@ class Victim(ABC):
 
 
 class WhiteBox(Victim):
-    """A model that JAX differentiates. `forward(weights, x)` is pure; `weights` is any tree of arrays. `kernels` makes
-    what computes the same faster, or None; it is asked when scores are first wanted."""
+    """A model that JAX differentiates. `forward(weights, x)` is pure; `weights` is any tree of arrays. `function`: its
+    steps, of a model that was read from a file; `weights` are then its parameters and state. `kernels` makes what
+    computes the same faster, or None; it is asked when scores are first wanted."""
 
     def __init__(
         self, name: str, forward: Callable[[Any, Any], Any], weights: Any, shape: tuple[int, ...], classes: int,
-        *, kernels: Callable[[], Kernels | None] = lambda: None,
+        function: EngineFunction | None = None, *, kernels: Callable[[], Kernels | None] = lambda: None,
     ) -> None:  # fmt: skip
         super().__init__(name, shape, classes)
-        self._forward, self._weights = forward, weights
+        self._forward, self._weights, self.function = forward, weights, function
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._ask_kernels = kernels
 
@@ -352,4 +353,4 @@ def _white(name: str, function: EngineFunction, kernels: Callable[[], Kernels | 
     scores = jax.eval_shape(forward, weights, jnp.zeros((2, *shape), jnp.float32))
     if len(scores.shape) != 2 or scores.shape[0] != 2:
         raise AuditError(f"{name}: expected scores [rows, classes], got {list(scores.shape)} for 2 rows")
-    return WhiteBox(name, forward, weights, shape, scores.shape[1], kernels=kernels)
+    return WhiteBox(name, forward, weights, shape, scores.shape[1], run, kernels=kernels)
