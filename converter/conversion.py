@@ -51,6 +51,7 @@ from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 from lite_runtime.bundle.processing import KEY, ProcessingError, check, check_names
 from lite_runtime.errors import BundleError, MsedgeError
+from lite_runtime.explaining.bundles import SIGNATURE as EXPLAIN
 from lite_runtime.graph import Array, Graph, StateUse, dtype_name
 from lite_runtime.language.embedding.recipe import KEY as RECIPE
 
@@ -91,6 +92,7 @@ def convert(
     keep_w8: Sequence[str] | None = None,
     embedding: Embedding | None = None,
     explain: bool = False,
+    explainable: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
     """Convert `source` to a bundle, or to standard ONNX, written to `output` unless it is None.
@@ -113,6 +115,7 @@ def convert(
     products ("layer.0.down", "embedding") or their roles ("down") that get 8 bits in w4. `embedding`: makes a bundle
     that turns texts into vectors, of an encoder and its tokenizer. `explain`: also compare the quantised model with the
     float one layer by layer, on calibration rows (random inputs without any), and plan a run for its memory.
+    `explainable`: add the signature `explain`, with gradients of the scores with respect to the inputs.
     Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators that are missing,
     QuantizeError for options and data, TrainingError for parameters and losses, ProcessingError for a declaration.
     """
@@ -128,6 +131,7 @@ def convert(
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     loaded = embedded(loaded, models, options, {**given, "trainable": trainable})
     learning, described = _stateful(loaded, models, state), _described(loaded, models, processing, to)
+    _need_plain(explainable, to, loaded, wanted, learning)
     report = _describe(source, loaded, models, options, _used(arithmetic, integers, loaded))
     _need_storable(loaded, models, widening=to != "onnx" or options.mode not in ("none", "fp16"), report=report)
     samples: Samples | None = None
@@ -136,7 +140,8 @@ def convert(
         models, learning = _trained(loaded, models, wanted, options, calibration, report)
     elif not loaded.language:
         samples = _prepared(models, options, learning, calibration, accuracy, report)
-        models = _quantized(models, options, samples, accuracy, report, explain, progress)
+        more = _explaining(models) if explainable else {}
+        models = {**_quantized(models, options, samples, accuracy, report, explain, progress), **more}
     if to == "onnx":
         data = _export(output, _only(models, options, to), options, report)
     else:
@@ -269,6 +274,31 @@ def _need_bundle(
             f"trainable: expected a source without variables, got {', '.join(state)}; a model that keeps state between "
             "runs cannot be trained on a device: omit trainable, or export the model without state"
         )
+
+
+def _need_plain(
+    explainable: bool, to: Format, loaded: frontends.Loaded, wanted: Training | None, learning: _Learning
+) -> None:
+    """Refuse what does not go together with the signature `explain`."""
+    if not explainable:
+        return
+    for given, why in (
+        (to != "mslite", f"only a bundle has signatures, got to={to!r}"),
+        (bool(loaded.language or loaded.embedding), "a model of texts has no float32 input"),
+        (wanted is not None, "trainable: the signature gradients has slopes of the inputs; state them there"),
+        (bool(learning.uses), f"a model that keeps state ({', '.join(learning.state)}) is not explained by one run"),
+    ):
+        if given:
+            raise TrainingError(f"explainable: {why}; omit one of the two")
+
+
+def _explaining(models: Mapping[str, ir.Model]) -> dict[str, ir.Model]:
+    """The signature `explain` of the model that predicts."""
+    from converter.explaining import explaining
+
+    if "predict" not in models:
+        raise TrainingError(f"explainable: expected a signature 'predict', got {', '.join(models)}")
+    return {EXPLAIN: explaining(models["predict"])}
 
 
 def _training(trainable: Training | str | Sequence[str] | None) -> Training | None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 __all__ = [
     "BundleError",
+    "ExplainError",
+    "ExplainTimeError",
     "InputError",
     "MissingExtraError",
     "MsedgeError",
@@ -41,6 +43,14 @@ def _readable(line: str) -> str:
 
 class BundleError(MsedgeError):
     """A bundle file is malformed, corrupt or from a newer format."""
+
+
+class ExplainError(MsedgeError):
+    """A model, a sample, a class, a method and a budget that do not go together, or settings that a method refuses."""
+
+
+class ExplainTimeError(ExplainError):
+    """An explanation was not finished within its limit of seconds."""
 
 
 class InputError(MsedgeError):

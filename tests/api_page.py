@@ -18,9 +18,12 @@ from typing import Any
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 FRONTS = ("msedge", "lite_runtime", "converter", "federated", "cloud", "edge")
 MODULES = (
-    *FRONTS, "lite_runtime.active", "lite_runtime.calibration", "lite_runtime.language", "converter.ir.dropout",
-    "cloud.audit", "cloud.audit.attacks", "cloud.audit.audit", "cloud.audit.corruptions", "cloud.audit.files",
-    "cloud.audit.victim", "cloud.data", "cloud.engine", "cloud.train", "cloud.train.optim", "cloud.zoo", "edge.agent",
+    *FRONTS, "lite_runtime.active", "lite_runtime.calibration", "lite_runtime.explaining", "lite_runtime.language",
+    "converter.ir.dropout", "cloud.audit", "cloud.audit.attacks", "cloud.audit.audit", "cloud.audit.corruptions",
+    "cloud.audit.files", "cloud.audit.privacy.attributes", "cloud.audit.privacy.canaries",
+    "cloud.audit.privacy.inversion", "cloud.audit.privacy.membership", "cloud.audit.smoothing",
+    "cloud.audit.victim", "cloud.data",
+    "cloud.engine", "cloud.explain", "cloud.train", "cloud.train.optim", "cloud.zoo", "edge.agent",
 )  # fmt: skip
 """Modules whose `__all__` is public; all other modules are internal."""
 HEAD = """# Public API

@@ -1,12 +1,12 @@
 """A bundle's float graph as a JAX function.
 
 Lite operators have ONNX's names and meaning, with three additions that the converter's passes fuse: activations, terms
-that are added before them (bias, residual), and channels last. Each is undone around the engine's own lowering.
+that are added before them (bias, residual), and channels last. Each is undone as a step of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,7 @@ def function_of_graph(graph: Graph, name: str) -> EngineFunction:
             f"{name}: no gradient, because the engine does not have {', '.join(unknown)}; attack it as a black box by "
             "open_bundle, or its float twin by from_onnx"
         )
-    steps = tuple(_step(node, index) for index, node in enumerate(graph.nodes))
+    steps = tuple(step for index, node in enumerate(graph.nodes) for step in _steps(node, index))
     params = {n: np.asarray(array) for n, array in graph.constants.items() if array.dtype == np.float32 and array.ndim}
     others = {n: np.asarray(array) for n, array in graph.constants.items() if n not in params}
     program = Program(tuple(v.name for v in graph.inputs), tuple(v.name for v in graph.outputs), steps, others)
@@ -81,42 +81,66 @@ def _known(node: Node) -> bool:
 _WITH_LAYOUT = frozenset(name for name, record in OPERATORS.items() if "layout:s" in record.attrs)
 
 
-def _step(node: Node, index: int) -> Step:
-    row = LOWERINGS[node.op]
+def _steps(node: Node, index: int) -> Iterator[Step]:
+    """The node as steps: what is fused into it becomes steps of its own, with names after that of the result."""
     attributes: dict[str, Any] = dict(node.attrs)
-    if node.op in PRODUCTS or node.op in CHANNELS_LAST:
-        fused = {key: attributes.pop(key) for key in _EXTRA if key in attributes}
-        turned = {key: attributes.pop(key) for key in _TURNED if node.op == "MatMul" and key in attributes}
-        row = Lowering(_unfused(node.op, row.function, fused, turned), wants_context=row.wants_context)
-    return Step(node.op, row, node.inputs, node.outputs, attributes, node.where, index)
+    if node.op not in PRODUCTS and node.op not in CHANNELS_LAST:
+        yield Step(node.op, LOWERINGS[node.op], node.inputs, node.outputs, attributes, node.where, index)
+        return
+    fused = {key: attributes.pop(key) for key in _EXTRA if key in attributes}
+    turned = {key: attributes.pop(key) for key in _TURNED if node.op == "MatMul" and key in attributes}
+    last = CHANNELS_LAST.get(node.op, ()) if fused.get("layout") == "NHWC" else ()
+    made = _Expansion(node, index)
+    operands = list(node.inputs)
+    for i, name in enumerate(operands):
+        if i in last and name:
+            operands[i] = made.step("Transpose", lambda v: jnp.moveaxis(v, -1, 1), name)
+        elif i < len(_TURNED) and turned.get(_TURNED[i]):
+            operands[i] = made.step("Transpose", lambda v: jnp.swapaxes(v, -1, -2), name)
+    arity = PRODUCTS.get(node.op, len(operands))
+    y = made.whole(operands[:arity], attributes)
+    for term in filter(None, operands[arity:]):
+        y = made.step("Add", jnp.add, y, term)
+    if name := fused.get("activation", ""):
+        y = made.step(epilogues()[name].op, lambda v: _activated(v, fused), y)
+    if last:
+        y = made.step("Transpose", lambda v: jnp.moveaxis(v, 1, -1), y)
+    yield from made.named(y)
 
 
-def _unfused(
-    op: str, function: Callable[..., Any], fused: Mapping[str, Any], turned: Mapping[str, Any]
-) -> Callable[..., Any]:
-    last = CHANNELS_LAST.get(op, ()) if fused.get("layout") == "NHWC" else ()
-    arity = PRODUCTS.get(op, 9)
+class _Expansion:
+    """The steps of one node."""
 
-    def compute(*values: Any, **more: Any) -> Any:
-        given = [jnp.moveaxis(v, -1, 1) if i in last and v is not None else v for i, v in enumerate(values)]
-        for i, key in enumerate(_TURNED):
-            if turned.get(key):
-                given[i] = jnp.swapaxes(given[i], -1, -2)
-        found = function(*given[:arity], **more)
-        y = found[0] if isinstance(found, tuple) else found
-        for term in given[arity:]:
-            y = y if term is None else y + term
-        y = _activated(y, fused)
-        return jnp.moveaxis(y, 1, -1) if last else y
+    def __init__(self, node: Node, index: int) -> None:
+        self._node, self._index, self._steps = node, index, list[Step]()
 
-    return compute
+    def step(self, op: str, function: Callable[..., Any], *operands: str) -> str:
+        """One more step; the name of its result."""
+        return self._add(
+            Step(op, Lowering(function, False), operands, (self._fresh(),), {}, self._node.where, self._index)
+        )
+
+    def whole(self, operands: Sequence[str], attributes: Mapping[str, Any]) -> str:
+        """The node's own operator."""
+        results = (self._fresh(), *self._node.outputs[1:])
+        row = LOWERINGS[self._node.op]
+        return self._add(Step(self._node.op, row, tuple(operands), results, attributes, self._node.where, self._index))
+
+    def named(self, last: str) -> Iterator[Step]:
+        """The steps, the last result with the node's name."""
+        for step in self._steps:
+            yield replace(step, outputs=tuple(self._node.outputs[0] if name == last else name for name in step.outputs))
+
+    def _fresh(self) -> str:
+        return f"{self._node.outputs[0]}#{len(self._steps)}"
+
+    def _add(self, step: Step) -> str:
+        self._steps.append(step)
+        return step.outputs[0]
 
 
 def _activated(y: Any, fused: Mapping[str, Any]) -> Any:
-    name = fused.get("activation", "")
-    if not name:
-        return y
-    what = epilogues()[name]
+    what = epilogues()[fused["activation"]]
     if what.op == "Clip":
         return jnp.clip(y, fused.get("activation_min", -np.inf), fused.get("activation_max", np.inf))
     given = {own: fused.get(outer, default) for outer, own, default in what.parameters}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -23,6 +24,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 import lite_runtime
+from cloud.audit.kernels import Kernels, kernels_of
 from cloud.audit.lifting import function_of_graph, without_softmax
 from cloud.engine import EngineFunction, lower
 from cloud.errors import AuditError, EngineError
@@ -70,6 +72,11 @@ class Victim(ABC):
             f"{' and '.join(BLACK_BOX_ATTACKS)} need predictions alone, or attack its float twin by from_onnx"
         )
 
+    @property
+    def any_size(self) -> bool:
+        """Whether a batch of another size costs no compilation worth mentioning."""
+        return True
+
     def logits(self, x: Array) -> Array:
         """Scores (rows, classes) float32 for inputs (rows, *shape) float32. Raises AuditError for another shape."""
         x = self.checked(x)
@@ -96,14 +103,18 @@ class Victim(ABC):
 
 
 class WhiteBox(Victim):
-    """A model that JAX differentiates. `forward(weights, x)` is pure; `weights` is any tree of arrays."""
+    """A model that JAX differentiates. `forward(weights, x)` is pure; `weights` is any tree of arrays. `function`: its
+    steps, of a model that was read from a file; `weights` are then its parameters and state. `kernels` makes what
+    computes the same faster, or None; it is asked when scores are first wanted."""
 
     def __init__(
-        self, name: str, forward: Callable[[Any, Any], Any], weights: Any, shape: tuple[int, ...], classes: int
-    ) -> None:
+        self, name: str, forward: Callable[[Any, Any], Any], weights: Any, shape: tuple[int, ...], classes: int,
+        function: EngineFunction | None = None, *, kernels: Callable[[], Kernels | None] = lambda: None,
+    ) -> None:  # fmt: skip
         super().__init__(name, shape, classes)
-        self._forward, self._weights = forward, weights
+        self._forward, self._weights, self.function = forward, weights, function
         self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._ask_kernels = kernels
 
     def compiled(self, core: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
         """`core(forward, *arguments, **fixed)` as a compiled function of the arguments; compiled once for each core,
@@ -114,33 +125,49 @@ class WhiteBox(Victim):
             self._compiled[key] = lambda *given: run(self._weights, *given)
         return self._compiled[key]
 
-    def gradient(self, loss: Callable[[Any, Any], Any], x: Array, labels: Array) -> tuple[Array, Array]:
-        """Losses (rows,) and their gradients with respect to the inputs (rows, *shape).
+    @cached_property
+    def _kernels(self) -> Kernels | None:
+        return self._ask_kernels()
 
-        loss: scores (rows, classes) and labels (rows,) to losses (rows,), as those of `attacks.losses`.
-        """
-        x = self.checked(x)
+    @property
+    def any_size(self) -> bool:
+        """See `Victim`."""
+        return self._kernels is not None
+
+    def linearised(self, x: Array) -> tuple[Array, Callable[[Array], Array]]:
+        """Scores (rows, classes), and the function from weights of them to the gradient (rows, *shape) of their
+        weighted sum. `x` is not checked, and counts as one query a row."""
         self.counted(len(x))
-        values, slopes = self.compiled(_slopes, loss=loss)(x, np.asarray(labels, np.int32))
-        return np.asarray(values), np.asarray(slopes)
+        if self._kernels is not None:
+            return self._kernels.linearised(x)
+        scores, back = self.compiled(_vjp)(x)
+        return np.asarray(scores), lambda weights: np.asarray(_pulled(back, np.asarray(weights, np.float32)))
+
+    def gradient(self, loss: Callable[[Any, Any], Any], x: Array, labels: Array) -> tuple[Array, Array]:
+        """Losses (rows,) and their gradients with respect to the inputs (rows, *shape). `loss`: of `attacks.losses`."""
+        scores, pull = self.linearised(self.checked(x))
+        values, weights = loss(scores, np.asarray(labels, np.int32))
+        return values, pull(weights)
 
     def _scores(self, x: Array) -> Array:
+        if self._kernels is not None:
+            return self._kernels.scores(x)
         rows = 1 << max(len(x) - 1, 0).bit_length()  # few sizes, so that few programs are compiled
         padded = np.concatenate([x, np.broadcast_to(x[:1], (rows - len(x), *self.shape))])
         return np.asarray(self.compiled(_plain)(padded))[: len(x)]
 
 
+def _vjp(forward: Forward, x: Any) -> Any:
+    return jax.vjp(forward, x)
+
+
+@jax.jit
+def _pulled(back: Any, weights: Any) -> Any:
+    return back(weights)[0]
+
+
 def _plain(forward: Forward, x: Any) -> Any:
     return forward(x)
-
-
-def _slopes(forward: Forward, x: Any, labels: Any, *, loss: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    def total(x: Any) -> tuple[Any, Any]:
-        values = loss(forward(x), labels)
-        return values.sum(), values
-
-    (_, values), slopes = jax.value_and_grad(total, has_aux=True)(x)
-    return values, slopes
 
 
 class Stored(NamedTuple):
@@ -260,7 +287,7 @@ def from_onnx(model: str | os.PathLike[str] | ir.Model, name: str = "") -> White
         function = lower(found)
     except EngineError as error:
         raise AuditError(f"{name}: {error}; convert it and attack the bundle as a black box") from None
-    return _white(name, function)
+    return _white(name, function, lambda: kernels_of(found))
 
 
 def from_bundle(source: str | os.PathLike[str] | bytes, name: str = "") -> WhiteBox:
@@ -297,7 +324,7 @@ def open_bundle(source: str | os.PathLike[str] | bytes, name: str = "") -> Black
     return BlackBox(name, model, scales_of(bundle.read(source), "predict"))
 
 
-def _white(name: str, function: EngineFunction) -> WhiteBox:
+def _white(name: str, function: EngineFunction, kernels: Callable[[], Kernels | None] = lambda: None) -> WhiteBox:
     if len(function.inputs) != 1 or function.inputs[0].dtype != np.float32 or not function.inputs[0].shape:
         raise AuditError(
             f"{name}: expected a model with one float32 input of known rank, got "
@@ -326,4 +353,4 @@ def _white(name: str, function: EngineFunction) -> WhiteBox:
     scores = jax.eval_shape(forward, weights, jnp.zeros((2, *shape), jnp.float32))
     if len(scores.shape) != 2 or scores.shape[0] != 2:
         raise AuditError(f"{name}: expected scores [rows, classes], got {list(scores.shape)} for 2 rows")
-    return WhiteBox(name, forward, weights, shape, scores.shape[1])
+    return WhiteBox(name, forward, weights, shape, scores.shape[1], run, kernels=kernels)

@@ -71,6 +71,10 @@ class EngineFunction:
         outputs = (value if isinstance(value, list) else jnp.asarray(value) for value in results)
         return dict(zip((spec.name for spec in self.outputs), outputs, strict=True)), statistics
 
+    def results(self, step: Step, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The results of one step of `program`, in its inference form, for other operands than it has there."""
+        return _Run(self.opset, False, None, {})._step(step, operands, {}, None)
+
     @property
     def _is_wide(self) -> bool:
         """Whether the model itself has no float types other than float32 and float64."""

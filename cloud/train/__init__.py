@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cloud.train.stepping.schedules import SCHEDULES, WARMUPS, Shape, schedule
     from cloud.train.tasks import JaxTask, LinenTask, NnxTask, OnnxTask, Task
     from cloud.train.trainer import Trainer
-    from cloud.train.variants import Distill, Lora, Prune
+    from cloud.train.variants import Adversarial, Distill, Lora, Prune
 
 __all__ = [
     "BACKGROUND",
@@ -40,6 +40,7 @@ __all__ = [
     "SCHEDULES",
     "SET_METRICS",
     "WARMUPS",
+    "Adversarial",
     "Callback",
     "Checkpoints",
     "Compress",
@@ -124,6 +125,7 @@ _HOMES = {
     "OnnxTask": "cloud.train.tasks",
     "Task": "cloud.train.tasks",
     "Trainer": "cloud.train.trainer",
+    "Adversarial": "cloud.train.variants",
     "Distill": "cloud.train.variants",
     "Lora": "cloud.train.variants",
     "Prune": "cloud.train.variants",

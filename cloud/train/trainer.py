@@ -57,7 +57,7 @@ from cloud.train.stepping.step import (
     initial_state,
 )
 from cloud.train.tasks import Task, as_task
-from cloud.train.variants import Distill, Lora, Prune, Variants
+from cloud.train.variants import Adversarial, Distill, Lora, Prune, Variants
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -94,7 +94,8 @@ class Trainer(Course):
     with `parallel` "data" or "auto": "int8", "int8:BLOCK", "powersgd", "powersgd:RANK" (what is lost is made up for in
     later steps), "auto" (int8 where the planner expects that it saves time) or a `Compress`. `checkpoints`: where to
     save, or just the folder; `resume` continues from there. `lora`, `distill`, `prune`: low-rank adapters instead of
-    the weights, a teacher beside the labels, weights or channels that become zero (`cloud.train.variants`).
+    the weights, a teacher beside the labels, weights or channels that become zero; `adversarial`: examples moved to
+    where the loss is high (`cloud.train.variants`).
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
     enabled). The last batch of an epoch is filled (`last="pad"`) with examples from the epoch's start: these take part
@@ -114,10 +115,11 @@ class Trainer(Course):
         gradient_norm: bool = False, parallel: Parallel = "none", compress: str | Compress | None = None,
         callbacks: Sequence[Callback] = (), checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         lora: Lora | None = None, distill: Distill | None = None, prune: Prune | None = None,
+        adversarial: Adversarial | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
             raise TrainError(f'expected last to be "pad" or "drop", got {last!r}')
-        self._variants = Variants(lora, distill, prune).beside(freezing, plateau)
+        self._variants = Variants(lora, distill, prune, adversarial).beside(freezing, plateau)
         self.task = as_task(model, trainable=trainable, frozen=freeze)
         aims = aims_of(loss, metrics)
         self._frost = frost_of(freezing, self.task, freeze, parallel)
@@ -127,7 +129,8 @@ class Trainer(Course):
         self.task = self._variants.task(self.task, freeze)
         freeze = self._variants.freeze(self.task, freeze)
         measured = {name: self._variants.metric(metric) for name, metric in aims.metrics.items()}
-        self.objective = Objective(self.task, self._variants.loss(aims.loss), measured, augment, precision)
+        loss_of, outputs = self._variants.loss(aims.loss), self._variants.outputs
+        self.objective = Objective(self.task, loss_of, measured, augment, precision, outputs)
         self.options = StepOptions(seed, accumulate, clip, average, tuple(freeze), recompute, gradient_norm)
         self._check = Checked.of(aims.of_classes, self.task)
         self._last, self._callbacks = last, Callbacks(callbacks)

@@ -19,7 +19,7 @@ from converter.training.ends import add_input
 from converter.training.options import Loss, Training
 from lite_runtime.operators import having
 
-__all__ = ["LABELS", "Attached", "attach"]
+__all__ = ["LABELS", "Attached", "attach", "before"]
 
 LABELS = "labels"
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
@@ -54,7 +54,7 @@ def attach(model: ir.Model, output: ir.Value, training: Training) -> Attached:
 _RESHAPES = having("view") | {"Identity"}
 
 
-def _before(tape: Tape, output: ir.Value, *ops: str) -> Term:
+def before(tape: Tape, output: ir.Value, *ops: str) -> Term:
     """The input of a last activation of these kinds, in the output's shape, or the output if there is none. Operators
     that keep all elements and their order may follow the activation; they are then applied to its input.
 
@@ -101,7 +101,7 @@ _Parts = tuple[Term, Term, "Term | None"]
 
 def _softmax_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
     """mean(log sum exp(logits) - logits[label]) over the labels that are a valid class; 0 if there are none."""
-    logits = _before(tape, output, "Softmax", "LogSoftmax")
+    logits = before(tape, output, "Softmax", "LogSoftmax")
     if not logits.rank or not isinstance(logits.shape[-1], int):
         raise TrainingError(
             f"softmax_cross_entropy: expected output {output.name!r} to end in an axis of classes of known size, got "
@@ -129,7 +129,7 @@ def _picked(logits: Term, index: Term) -> Term:
 
 def _sigmoid_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
     """mean(softplus(logits) - logits * label); correct: the prediction is on the label's side of one half."""
-    logits = _before(tape, output, "Sigmoid")
+    logits = before(tape, output, "Sigmoid")
     labels = add_input(tape, LABELS, _named(logits.shape))
     right = (logits > 0.0).equals(labels > 0.5)
     return _mean(logits.op("Softplus") - logits * labels), labels.op("Size"), _count(right)

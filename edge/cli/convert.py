@@ -45,6 +45,7 @@ def convert(
     batch_norm: option.BatchNorm = "frozen",
     second_order: option.SecondOrder = False,
     slopes: option.Slopes = None,
+    explainable: option.Explainable = False,
     processing: option.Processing = None,
     state: option.State = None,
     integers: option.Integers = None,
@@ -96,6 +97,7 @@ def convert(
         cache=cache,
         keep_w8=keep_w8 or None,
         explain=report is not None,
+        explainable=explainable,
         progress=_progress,
     )
     _write_fitting(output, conversion.bundle, declared)

@@ -16,6 +16,7 @@ __all__ = [
     "ClipNorm",
     "Context",
     "Evaluation",
+    "Explainable",
     "Integers",
     "Io",
     "KeepFloat",
@@ -182,6 +183,13 @@ SecondOrder: TypeAlias = Annotated[
         "--second-order",
         help="Add products with the Hessian, for the federated algorithms maml and meta_sgd_exact.",
         rich_help_panel=_TRAINING,
+    ),
+]
+Explainable: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--explainable",
+        help="Add the signature explain: gradients of the scores, in float32, for `msedge explain` and the gateway.",
     ),
 ]
 Slopes: TypeAlias = Annotated[

@@ -14,7 +14,7 @@ from edge.cli.output import console, emit, plain, say, shape_text, table
 if TYPE_CHECKING:
     from lite_runtime.graph import Array, Value
 
-__all__ = ["run"]
+__all__ = ["keep", "read_inputs", "run", "split_input"]
 
 _SHOWN = 1000
 """Larger outputs are not printed by --json; -o writes them to a file."""
@@ -47,11 +47,11 @@ def run(
 ) -> None:
     """Run a bundle once and show its outputs."""
     shapes = read_shapes(input_shape)
-    files = [_split(text) for text in inputs or ()]
+    files = [split_input(text) for text in inputs or ()]
     import lite_runtime
 
     model = lite_runtime.load(bundle, threads=threads, backend=backend, state=state)
-    given = _read(files)
+    given = read_inputs(files)
     if not given:
         _refuse_language(bundle, model.inputs(signature))
     if random is not None:
@@ -61,7 +61,7 @@ def run(
         model.save_state(save_state)
         say(f"state saved in {save_state}")
     if output is not None:
-        _keep(output, outputs)
+        keep(output, outputs)
         say(f"saved in {output}")
     if as_json:
         emit({"outputs": {name: _describe(array) for name, array in outputs.items()}, "file": output and str(output)})
@@ -78,7 +78,7 @@ def _refuse_language(bundle: Path, inputs: Sequence[Value]) -> None:
         raise MsedgeError(f"this bundle holds a language model; talk to it: msedge chat {bundle}")
 
 
-def _split(text: str) -> tuple[str, Path]:
+def split_input(text: str) -> tuple[str, Path]:
     """`x=x.npy` -> ("x", x.npy); `all.npz` -> ("", all.npz)."""
     name, equals, path = text.partition("=")
     if not equals and not text.endswith(".npz"):
@@ -86,7 +86,8 @@ def _split(text: str) -> tuple[str, Path]:
     return (name, Path(path)) if equals else ("", Path(text))
 
 
-def _read(files: Sequence[tuple[str, Path]]) -> dict[str, Array]:
+def read_inputs(files: Sequence[tuple[str, Path]]) -> dict[str, Array]:
+    """The arrays of all files by name. Raises InputError for files that do not fit."""
     from edge.measuring.samples import read_arrays
     from lite_runtime.errors import InputError
 
@@ -120,7 +121,8 @@ def _flat(outputs: Mapping[str, Array | list[Array]]) -> dict[str, Array]:
     return flat
 
 
-def _keep(path: Path, arrays: Mapping[str, Array]) -> None:
+def keep(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write an .npz."""
     from lite_runtime._files import write_atomically
     from lite_runtime.active.keeping import packed_arrays
 

@@ -26,6 +26,7 @@ from edge.gateway.cache import ResponseCache
 from edge.gateway.ensembles.ensemble import Target, as_target
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
+from edge.gateway.explaining import Explainer
 from edge.gateway.infer import Exchange, refused
 from edge.gateway.job import Job
 from edge.gateway.language.embedder import embedder_of
@@ -33,6 +34,7 @@ from edge.gateway.language.figures import embedding_families
 from edge.gateway.language.figures import families as language_families
 from edge.gateway.language.service import Languages
 from edge.gateway.models.describe import metadata
+from edge.gateway.models.entry import Asleep
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.repository import Options, Repository
 from edge.gateway.models.served import Served, Shapes
@@ -146,6 +148,7 @@ class Gateway:
         self._limit = memory_limit()
         self.room = Room(16 * settings.limits.body, self.peers.trusted)
         self.cache = _cache_of(settings, self._limit)
+        self.explainer = Explainer(self.scheduler, settings.explaining)
         self.languages = Languages(settings, self._limit, loop.call_soon_threadsafe, self.bug)
         self.regions = Regions(settings.limits.regions, settings.limits.region_bytes)
         self._set_budget()
@@ -198,6 +201,7 @@ class Gateway:
         if self.personal is not None:
             await self.personal.close()
         self._aside.shutdown(wait=False, cancel_futures=True)
+        self.explainer.close()
         if self.tracer is not None:
             self.tracer.close()
         self.log.close()
@@ -406,6 +410,23 @@ class Gateway:
             job.device, job.notes["personal"] = "", GLOBAL.note
             return True
         return self.personal.admit(job, served.model)
+
+    @contextlib.asynccontextmanager
+    async def held(self, name: str, version: str, label: str) -> AsyncIterator[Target]:
+        """The version of a model that answers, loaded until the block ends. Raises as `Repository.route`."""
+        served = await self._routed(name, version, label)
+        served.acquire(perf_counter())
+        try:
+            yield served
+        finally:
+            served.release()
+
+    async def _routed(self, name: str, version: str, label: str) -> Target:
+        while True:
+            try:
+                return as_target(self.repository.route(name, version, label))
+            except Asleep as error:
+                await self.repository.wake(error.name)
 
     async def fetch(self, job: Job, served: Served) -> None:
         """Load the personal version of a job's device. Raises GatewayError (503, or 504 after the job's deadline)."""

@@ -15,13 +15,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     page = PAGE.read_text(encoding="utf-8")
-    (text,) = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
     names: dict[str, object] = {}
-    exec(text, names)
+    for text in re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M):
+        exec(text, names)
     said = capsys.readouterr().out
     assert Path("digits.mslite").is_file()
     assert said.count("fine") + said.count("MASKED") == 5
     assert re.search(r"wrong within 0\.1: [1-9]\d*\.\d%", said)
+    assert float(re.search(r"LiRA online +AUC (0\.\d+)", said)[1]) > 0.55
+    gains = [int(gain) for gain in re.findall(r"dB, ([+-]\d+) above chance", said)]
+    assert gains[0] > 50 and max(gains[1:]) <= 0 and len(gains) == 3
     (limits,) = re.findall(r"^```toml\n(.*?)^```$", page, re.S | re.M)
     audited(limits.replace("device", "half").replace("gaussian_noise", "noise"))
 

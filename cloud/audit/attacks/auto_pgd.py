@@ -6,17 +6,18 @@ ICML 2020, arXiv 2003.01690, algorithm 1; constants as there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from cloud.audit.attacks.balls import along, keys_of, project, random_point, uphill
+from cloud.audit.attacks.balls import along, project, random_point, uphill
 from cloud.audit.attacks.losses import Loss, LossName, loss_of
 from cloud.audit.attacks.results import Array, Attacked, Found, Norm, Task
-from cloud.audit.victim import Forward, Victim
+from cloud.audit.attacks.walking import State, walk
+from cloud.audit.victim import Victim, WhiteBox
 from cloud.errors import AuditError
 
 __all__ = ["auto_pgd"]
@@ -40,11 +41,14 @@ def auto_pgd(
     task = Task.of(victim, x, labels, targeted=targeted, clip=clip, norm=norm, epsilon=epsilon)
     if steps < 1:
         raise AuditError(f"expected at least 1 step, got {steps}")
-    run = white.compiled(_run, loss=loss_of(loss, targeted, victim.classes), norm=norm, targeted=targeted)
-    marks = checkpoints(steps)
+    ask, marks = partial(_asked, white, loss_of(loss, targeted, victim.classes), targeted), checkpoints(steps)
+
+    def step_of(i: int, s: State) -> None:
+        _step(i, s, marks, ask, lambda x, moved: project(x, moved, epsilon, norm, task.low, task.high), norm)
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
-        return task.counted(*run(x, task.labels[rows], rows, seed, restart, marks, task.epsilon, task.low, task.high))
+        start = random_point(seed, restart, rows, x, epsilon, norm, task.low, task.high)
+        return walk(_first(ask, x, start, task.labels[rows], epsilon), steps, step_of, victim.any_size)
 
     return task.search(attack, restarts, batch)
 
@@ -60,67 +64,55 @@ def checkpoints(steps: int) -> Array:
     return marks
 
 
-def _run(
-    forward: Forward, x: Any, labels: Any, rows: Any, seed: Any, restart: Any, marks: Any, epsilon: Any, low: Any,
-    high: Any, *, loss: Loss, norm: str, targeted: bool,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Found inputs, which are the first that succeeded or else the best, and rows asked for."""
+_Ask: TypeAlias = Callable[[Array, Array], tuple[Array, Array, Array]]
+"""Inputs and labels to losses, their gradients and which inputs have succeeded."""
 
-    def total(moved: Any) -> tuple[Any, tuple[Any, Any]]:
-        scores = forward(moved)
-        values = loss(scores, labels)
-        return values.sum(), (values, (scores.argmax(1) == labels) == targeted)
 
-    slopes = jax.grad(total, has_aux=True)
+def _asked(white: WhiteBox, loss: Loss, targeted: bool, x: Array, labels: Array) -> tuple[Array, Array, Array]:
+    scores, pull = white.linearised(x)
+    value, weights = loss(scores, labels)
+    return value, pull(weights), (scores.argmax(1) == labels) == targeted
 
-    def body(s: dict[str, Any]) -> dict[str, Any]:
-        wide, size = s["slope"], along(s["size"], x)
-        straight = project(x, s["x"] + size * uphill(wide, norm), epsilon, norm, low, high)
-        share = jnp.where(s["i"] == 0, 1.0, _MOMENTUM)
-        moved = s["x"] + share * (straight - s["x"]) + (1 - share) * (s["x"] - s["before"])
-        moved = project(x, moved, epsilon, norm, low, high)
-        slope, (value, won) = slopes(moved)
-        better = value > s["best"]
-        keep = along(better | won, x)
-        new = {
-            "i": s["i"] + 1, "before": s["x"], "x": moved, "slope": slope, "value": value,
-            "best": jnp.maximum(value, s["best"]), "best_x": jnp.where(keep, moved, s["best_x"]),
-            "best_slope": jnp.where(along(better, x), slope, s["best_slope"]),
-            "ups": s["ups"] + (value > s["value"]), "size": s["size"], "halved": s["halved"], "then": s["then"],
-            "done": s["done"] | won, "cost": s["cost"] + 1,
-        }  # fmt: skip
-        new = _checked(new, marks[s["i"]])
-        still = {key: jnp.where(along(s["done"], value), s[key], value) for key, value in new.items() if key != "i"}
-        return {**still, "i": new["i"]}
 
-    start = random_point(keys_of(seed, restart, rows), x, epsilon, norm, low, high)
-    slope, (value, won) = slopes(start)
-    none = jnp.zeros(x.shape[0], jnp.int32)
-    state = {
-        "i": 0, "before": start, "x": start, "slope": slope, "value": value, "best": value, "best_x": start,
-        "best_slope": slope, "ups": none, "size": jnp.full(x.shape[0], 2 * epsilon, x.dtype), "halved": none < 0,
-        "then": value, "done": won, "cost": none + 1,
+def _first(ask: _Ask, x: Array, start: Array, labels: Array, epsilon: float) -> State:
+    value, slope, won = ask(start, labels)
+    none = np.zeros(len(x), np.int64)
+    return {
+        "given": x, "labels": labels, "x": start, "before": start, "slope": slope, "value": value,
+        "best": value.copy(), "found": start.copy(), "best_slope": slope.copy(), "ups": none.copy(),
+        "size": np.full(len(x), 2 * epsilon, np.float32), "halved": none > 0, "then": value.copy(), "done": won,
+        "cost": none + 1,
     }  # fmt: skip
-    end = jax.lax.while_loop(lambda s: (s["i"] < marks.shape[0]) & ~s["done"].all(), body, state)
-    return end["best_x"], end["cost"]
 
 
-def _checked(s: dict[str, Any], since: Any) -> dict[str, Any]:
+def _step(i: int, s: State, marks: Array, ask: _Ask, within: Callable[[Array, Array], Array], norm: str) -> None:
+    """One step; "found" is the first that succeeded or else the best."""
+    moved = within(s["given"], s["x"] + along(s["size"], s["x"]) * uphill(s["slope"], norm))
+    if i:
+        moved -= s["x"]
+        moved *= np.float32(_MOMENTUM)
+        moved += s["x"]
+        moved += np.float32(1 - _MOMENTUM) * (s["x"] - s["before"])
+        moved = within(s["given"], moved)
+    value, slope, won = ask(moved, s["labels"])
+    better = (value > s["best"]) & ~s["done"]
+    kept = better | (won & ~s["done"])
+    s["found"][kept], s["best_slope"][better] = moved[kept], slope[better]
+    s["best"] = np.maximum(value, s["best"])
+    s["ups"] += value > s["value"]
+    s["cost"] += ~s["done"]
+    s["done"] = s["done"] | won
+    s["before"], s["x"], s["slope"], s["value"] = s["x"], moved, slope, value
+    if marks[i]:
+        _checked(s, int(marks[i]))
+
+
+def _checked(s: State, since: int) -> None:
     """At a checkpoint, `since` steps after the last one: halve the step where the loss grew too rarely, or where
     neither step nor best loss changed, and go on from the best point."""
-    few = s["ups"] < _INCREASES * since
-    stuck = ~s["halved"] & (s["best"] <= s["then"])
-    here = since > 0
-    halve = here & (few | stuck)
+    halve = (s["ups"] < _INCREASES * since) | (~s["halved"] & (s["best"] <= s["then"]))
+    s["size"] = np.where(halve, s["size"] / 2, s["size"])
     back = along(halve, s["x"])
-    return {
-        **s,
-        "size": jnp.where(halve, s["size"] / 2, s["size"]),
-        "x": jnp.where(back, s["best_x"], s["x"]),
-        "before": jnp.where(back, s["best_x"], s["before"]),
-        "slope": jnp.where(back, s["best_slope"], s["slope"]),
-        "value": jnp.where(halve, s["best"], s["value"]),
-        "halved": jnp.where(here, halve, s["halved"]),
-        "then": jnp.where(here, s["best"], s["then"]),
-        "ups": jnp.where(here, 0, s["ups"]),
-    }
+    s["x"], s["before"] = (np.where(back, s["found"], s[key]) for key in ("x", "before"))
+    s["slope"], s["value"] = np.where(back, s["best_slope"], s["slope"]), np.where(halve, s["best"], s["value"])
+    s["halved"], s["then"], s["ups"] = halve, s["best"].copy(), np.zeros_like(s["ups"])

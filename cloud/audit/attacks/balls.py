@@ -1,53 +1,62 @@
-"""Steps and projections in the norms Linf and L2, for rows of any shape; traceable by JAX."""
+"""Steps and projections in the norms Linf and L2, for rows (rows, ...) float32 of any shape."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["along", "keys_of", "length", "project", "random_point", "uphill"]
+__all__ = ["along", "drawn", "length", "project", "random_point", "uphill"]
+
+Array: TypeAlias = npt.NDArray[Any]
 
 
-def along(values: Any, like: Any) -> Any:
+def along(values: Array, like: Array) -> Array:
     """(rows,) as (rows, 1, ...), to multiply `like` (rows, ...)."""
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
-def length(x: Any) -> Any:
+def length(x: Array) -> Array:
     """L2 norms (rows, 1, ...), at least 1e-12."""
-    return along(jnp.maximum(jnp.sqrt((x.reshape(x.shape[0], -1) ** 2).sum(1)), 1e-12), x)
+    flat = x.reshape(len(x), -1)
+    return along(np.maximum(np.sqrt(np.einsum("ij,ij->i", flat, flat)), np.float32(1e-12)), x)
 
 
-def uphill(slope: Any, norm: str) -> Any:
+def uphill(slope: Array, norm: str) -> Array:
     """The direction of length 1 in which a linear function with this gradient grows most. Zero where it is zero."""
     if norm == "Linf":
-        return jnp.sign(slope)
-    scaled = slope / along(jnp.maximum(jnp.abs(slope).reshape(slope.shape[0], -1).max(1), 1e-38), slope)
-    return scaled / length(scaled)
+        return np.asarray(np.sign(slope))
+    largest = np.abs(slope).reshape(len(slope), -1).max(1)
+    scaled = slope / along(np.maximum(largest, np.float32(1e-38)), slope)
+    return np.asarray(scaled / length(scaled))
 
 
-def project(x: Any, moved: Any, epsilon: Any, norm: str, low: Any, high: Any) -> Any:
+def project(x: Array, moved: Array, epsilon: float, norm: str, low: float, high: float) -> Array:
     """`moved` within epsilon of `x` and within the range."""
-    delta = moved - x
-    inside = jnp.clip(delta, -epsilon, epsilon) if norm == "Linf" else delta * jnp.minimum(1, epsilon / length(delta))
-    return jnp.clip(x + inside, low, high)
-
-
-def keys_of(seed: Any, restart: Any, rows: Any) -> Any:
-    """A key for each row, which depends on seed, restart and the row's index alone, not on its batch."""
-    key = jax.random.fold_in(jax.random.key(seed), restart)
-    return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
-
-
-def random_point(keys: Any, x: Any, epsilon: Any, norm: str, low: Any, high: Any) -> Any:
-    """Uniform in the ball around each row, and then within the range."""
     if norm == "Linf":
-        noise = jax.vmap(lambda key: jax.random.uniform(key, x.shape[1:], minval=-1.0, maxval=1.0))(keys)
-        return jnp.clip(x + epsilon * noise, low, high)
-    size = x[0].size
-    pairs = jax.vmap(jax.random.split)(keys)
-    noise = jax.vmap(lambda key: jax.random.normal(key, x.shape[1:]))(pairs[:, 0])
-    radius = jax.vmap(jax.random.uniform)(pairs[:, 1]) ** (1 / size)
-    return jnp.clip(x + epsilon * along(radius, x) * noise / length(noise), low, high)
+        radius = np.float32(epsilon)
+        return np.asarray(np.clip(np.clip(moved, x - radius, x + radius), np.float32(low), np.float32(high)))
+    delta = moved - x
+    delta *= np.minimum(np.float32(1), np.float32(epsilon) / length(delta))
+    delta += x
+    return np.clip(delta, np.float32(low), np.float32(high), out=delta)
+
+
+def drawn(seed: int, restart: int, rows: Array) -> list[np.random.Generator]:
+    """A generator for each row, which depends on seed, restart and the row's index alone, not on its batch."""
+    return [np.random.default_rng([seed, restart, int(row)]) for row in rows]
+
+
+def random_point(
+    seed: int, restart: int, rows: Array, x: Array, epsilon: float, norm: str, low: float, high: float
+) -> Array:
+    """Uniform in the ball around each row, and then within the range."""
+    each = drawn(seed, restart, rows)
+    if norm == "Linf":
+        noise = np.stack([one.random(x.shape[1:], np.float32) for one in each]) * np.float32(2) - np.float32(1)
+    else:
+        noise = np.stack([one.standard_normal(x.shape[1:], np.float32) for one in each])
+        radius = np.array([one.random() for one in each]) ** (1 / x[0].size)
+        noise *= along(radius.astype(np.float32), x) / length(noise)
+    return np.asarray(np.clip(x + np.float32(epsilon) * noise, np.float32(low), np.float32(high)))

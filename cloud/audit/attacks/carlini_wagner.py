@@ -7,17 +7,13 @@ Untargeted, the nearest classes are targets in turn (the paper's best case, whic
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from cloud.audit.attacks.balls import along
 from cloud.audit.attacks.deepfool import nearest_classes
 from cloud.audit.attacks.losses import margin
 from cloud.audit.attacks.results import Array, Attacked, Found, Task
-from cloud.audit.victim import Forward, Victim
+from cloud.audit.victim import Victim, WhiteBox
 from cloud.errors import AuditError
 
 __all__ = ["carlini_wagner"]
@@ -39,9 +35,9 @@ def carlini_wagner(
     """The nearest example in L2 that minimises distance² + weight * max(margin, -confidence). Deterministic.
 
     x: (rows, ...) float32 within `clip`. labels: (rows,) true classes or, if targeted, those wanted. steps: of Adam
-    with `rate`, in each of `searches` for the weight, which begin with `weight`. confidence: the margin of scores that
-    is asked for. classes: how many targets an untargeted attack tries. Raises AuditError for a victim without gradients
-    and for settings that do not fit.
+    with `rate`, which falls in the last third, in each of `searches` for the weight, which begin with `weight`.
+    confidence: the margin of scores that is asked for. classes: how many targets an untargeted attack tries. Raises
+    AuditError for a victim without gradients and for settings that do not fit.
     """
     white = victim.white()
     task = Task.of(victim, x, labels, targeted=targeted, clip=clip, norm="L2")
@@ -50,65 +46,49 @@ def carlini_wagner(
             "expected at least 1 step, search and class, a rate and a weight above 0 and a confidence from 0, got "
             f"{steps}, {searches}, {classes}, {rate}, {weight} and {confidence}"
         )
-    run = white.compiled(_run)
-    order = white.compiled(nearest_classes, classes=min(_CANDIDATES, victim.classes - 1))
+    most = min(_CANDIDATES, victim.classes - 1)
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
         labels = task.labels[rows]
-        targets = labels[None] if targeted else np.asarray(order(x, labels))[:classes]
+        targets = labels[None] if targeted else nearest_classes(white, x, labels, most)[:classes]
         best, nearest = x, np.full(len(x), np.inf, np.float32)
         for target in targets:
-            found, far = map(np.asarray, run(x, target, steps, searches, rate, weight, confidence, task.low, task.high))
+            found, far = _nearest(white, task, x, target, steps, searches, rate, weight, confidence)
             better = far < nearest
             best, nearest = np.where(along(better, x), found, best), np.where(better, far, nearest)
-        cost = len(targets) * steps * searches + (not targeted)
-        victim.counted(len(x) * cost)
-        return best, np.full(len(x), cost, np.int64)
+        return best, np.full(len(x), len(targets) * steps * searches + (not targeted), np.int64)
 
     return task.search(attack, 1, batch)
 
 
-def _run(
-    forward: Forward, x: Any, labels: Any, steps: Any, searches: Any, rate: Any, weight: Any, confidence: Any,
-    low: Any, high: Any,
-) -> tuple[Any, Any]:  # fmt: skip
+def _nearest(
+    white: WhiteBox, task: Task, x: Array, labels: Array, steps: int, searches: int, rate: float, weight: float,
+    confidence: float,
+) -> tuple[Array, Array]:  # fmt: skip
     """The nearest inputs of the classes `labels`, and their squared distances; `x` and infinity where none is."""
-    middle, half = (high + low) / 2, (high - low) / 2
-    start = jnp.arctanh(jnp.clip((x - middle) / half, -1, 1) * _EDGE)
-
-    def at(w: Any) -> Any:
-        return middle + half * jnp.tanh(w)
-
-    def total(w: Any, weights: Any) -> tuple[Any, Any]:
-        moved = at(w)
-        scores = forward(moved)
-        lead = margin(scores, labels)  # above 0: another class is ahead
-        far = ((moved - x).reshape(x.shape[0], -1) ** 2).sum(1)
-        won = (scores.argmax(1) == labels) & (lead <= -confidence)
-        return (far + weights * jnp.maximum(lead, -confidence)).sum(), (moved, far, won)
-
-    slopes = jax.grad(total, has_aux=True)
-
-    def step(i: Any, s: tuple[Any, ...]) -> tuple[Any, ...]:
-        w, first, second, weights, best, nearest, ever = s
-        slope, (moved, far, won) = slopes(w, weights)
-        better = won & (far < nearest)
-        best, nearest = jnp.where(along(better, x), moved, best), jnp.where(better, far, nearest)
-        first = _FIRST * first + (1 - _FIRST) * slope
-        second = _SECOND * second + (1 - _SECOND) * slope**2
-        by = (first / (1 - _FIRST ** (i + 1.0))) / (jnp.sqrt(second / (1 - _SECOND ** (i + 1.0))) + 1e-8)
-        return w - rate * by, first, second, weights, best, nearest, ever | won
-
-    def search(_: Any, s: tuple[Any, ...]) -> tuple[Any, ...]:
-        weights, least, most, best, nearest = s
-        zero = jnp.zeros_like(x)
-        end = jax.lax.fori_loop(0, steps, step, (start, zero, zero, weights, best, nearest, weights < 0))
-        _, _, _, _, best, nearest, ever = end
-        most, least = jnp.where(ever, jnp.minimum(most, weights), most), jnp.where(ever, least, weights)
-        weights = jnp.where(jnp.isfinite(most), (least + most) / 2, weights * 10)
-        return weights, least, most, best, nearest
-
-    rows = jnp.ones(x.shape[0], x.dtype)
-    state = (weight * rows, 0 * rows, jnp.inf * rows, x, jnp.inf * rows)
-    end = jax.lax.fori_loop(0, searches, search, state)
-    return end[3], end[4]
+    middle, half = np.float32((task.high + task.low) / 2), np.float32((task.high - task.low) / 2)
+    start = np.arctanh(np.clip((x - middle) / half, -1, 1) * np.float32(_EDGE))
+    weights, least = np.full(len(x), weight, np.float32), np.zeros(len(x), np.float32)
+    best, nearest, most = x.copy(), np.full(len(x), np.inf, np.float32), np.full(len(x), np.inf, np.float32)
+    for _ in range(searches):
+        w, first, second = start.copy(), np.zeros_like(x), np.zeros_like(x)
+        ever = np.zeros(len(x), np.bool_)
+        for i in range(1, steps + 1):
+            bent = np.tanh(w)
+            moved = middle + half * bent
+            scores, pull = white.linearised(moved)
+            lead, of_lead = margin(scores, labels)  # above 0: another class is ahead
+            delta = moved - x
+            far = np.einsum("ij,ij->i", delta.reshape(len(x), -1), delta.reshape(len(x), -1))
+            won = (scores.argmax(1) == labels) & (lead <= -confidence)
+            better, ever = won & (far < nearest), ever | won
+            best[better], nearest[better] = moved[better], far[better]
+            slope = 2 * delta + pull(of_lead * (weights * (lead > -confidence))[:, None])
+            slope *= half * (1 - bent**2)
+            first += np.float32(1 - _FIRST) * (slope - first)
+            second += np.float32(1 - _SECOND) * (slope**2 - second)
+            size = rate * min(1, 3 * (1 - (i - 1) / steps)) / (1 - _FIRST**i)
+            w -= np.float32(size) * first / (np.sqrt(second / np.float32(1 - _SECOND**i)) + np.float32(1e-8))
+        most, least = np.where(ever, np.minimum(most, weights), most), np.where(ever, least, weights)
+        weights = np.where(np.isfinite(most), (least + np.where(np.isfinite(most), most, 0)) / 2, weights * 10)
+    return best, nearest

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from cloud.audit.attacks.auto_pgd import auto_pgd
-from cloud.audit.attacks.balls import keys_of
+from cloud.audit.attacks.balls import drawn
 from cloud.audit.attacks.fgsm import fgsm
 from cloud.audit.attacks.losses import loss_of
 from cloud.audit.attacks.pgd import pgd
@@ -108,13 +107,12 @@ def _random_points(
     """(rows,) whether one of `samples` random points at distance epsilon has another class: corners in Linf, uniform
     directions in L2."""
     task = Task.of(victim, x, labels, targeted=False, clip=clip, norm=norm, epsilon=epsilon)
-    draw = jax.jit(jax.vmap(lambda key: jax.random.normal(key, x.shape[1:])))
     won = np.zeros(len(x), np.bool_)
     for sample in range(samples):
         rows = np.flatnonzero(~won)
         if not len(rows):
             break
-        noise = np.asarray(draw(keys_of(seed, sample, np.arange(len(x)))))[rows]
+        noise = np.stack([one.standard_normal(x.shape[1:]) for one in drawn(seed, sample, rows)])
         far = np.sqrt((noise.reshape(len(rows), -1) ** 2).sum(1)).reshape(-1, *[1] * (x.ndim - 1))
         moved = x[rows] + np.float32(epsilon) * (np.sign(noise) if norm == "Linf" else noise / far)
         won[rows] = task.reached(inside(x[rows], moved.astype(np.float32), task), rows)

@@ -6,14 +6,14 @@ arXiv 1511.04599, algorithm 2. In contrast to the paper, every iterate is kept w
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
 from cloud.audit.attacks.balls import along
 from cloud.audit.attacks.results import Array, Attacked, Found, Task
-from cloud.audit.victim import Forward, Victim
+from cloud.audit.attacks.walking import State, walk
+from cloud.audit.victim import Victim, WhiteBox
 from cloud.errors import AuditError
 
 __all__ = ["deepfool", "nearest_classes"]
@@ -36,56 +36,52 @@ def deepfool(
         raise AuditError(
             f"expected at least 1 step and class and an overshoot from 0, got {steps}, {classes} and {overshoot}"
         )
-    run = white.compiled(_run, classes=min(classes, victim.classes - 1))
+    most = min(classes, victim.classes - 1)
+
+    def step_of(_: int, s: State) -> None:
+        scores, pull = white.linearised(s["found"])
+        s["done"] = s["done"] | (scores.argmax(1) != s["labels"])
+        s["cost"] += ~s["done"]
+        if s["done"].all():
+            return
+        gaps, squares, slopes = _linear(scores, pull, s["directions"].swapaxes(0, 1))
+        nearest, pick = (gaps / np.sqrt(squares)).argmin(0), np.arange(len(scores))
+        share = (gaps[nearest, pick] + np.float32(1e-4)) / squares[nearest, pick]
+        open_ = along(~s["done"], s["found"])
+        s["total"] = s["total"] + open_ * along(share, s["found"]) * slopes[nearest, pick]
+        moved = np.clip(s["x"] + np.float32(1 + overshoot) * s["total"], np.float32(task.low), np.float32(task.high))
+        s["found"] = np.where(open_, moved, s["found"])
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
-        return task.counted(*run(x, task.labels[rows], steps, overshoot, task.low, task.high))
+        labels = task.labels[rows]
+        state = {"x": x, "found": x, "labels": labels, "total": np.zeros_like(x), "done": np.zeros(len(x), np.bool_),
+                 "cost": np.ones(len(x), np.int64),
+                 "directions": _directions(victim.logits(x), labels, most)[0].swapaxes(0, 1)}  # fmt: skip
+        return walk(state, steps, step_of, victim.any_size)
 
     return task.search(attack, 1, batch)
 
 
-def _run(
-    forward: Forward, x: Any, labels: Any, steps: Any, overshoot: Any, low: Any, high: Any, *, classes: int
-) -> tuple[Any, Any]:
-    """Found inputs and rows asked for."""
-    directions, _ = _directions(forward(x), labels, classes)
-
-    def body(s: tuple[Any, Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        i, moved, total, done, cost = s
-        scores, gaps, squares, slopes = _linear(forward, moved, directions)
-        done = done | (scores.argmax(1) != labels)
-        nearest = (gaps / jnp.sqrt(squares)).argmin(0)
-        pick = jnp.arange(x.shape[0])
-        gap, square = gaps[nearest, pick], squares[nearest, pick]
-        further = total + along((gap + 1e-4) / square, x) * slopes[nearest, pick]
-        total = jnp.where(along(done, x), total, further)
-        moved = jnp.where(along(done, x), moved, jnp.clip(x + (1 + overshoot) * total, low, high))
-        return i + 1, moved, total, done, cost + ~done
-
-    none = jnp.zeros(x.shape[0], jnp.int32)
-    state = (0, x, jnp.zeros_like(x), none > 0, none)
-    _, found, _, _, cost = jax.lax.while_loop(lambda s: (s[0] < steps) & ~s[3].all(), body, state)
-    return found, cost + 1
-
-
-def _directions(scores: Any, labels: Any, classes: int) -> tuple[Any, Any]:
+def _directions(scores: Array, labels: Array, classes: int) -> tuple[Array, Array]:
     """For each of the best other classes, what to add to scores so that it gains on the label's: (classes, rows, all
-    classes). And which classes these are: (classes, rows)."""
-    own = jax.nn.one_hot(labels, scores.shape[1], dtype=scores.dtype)
-    others = jax.lax.top_k(jnp.where(own > 0, -jnp.inf, scores), classes)[1].T
-    return jax.nn.one_hot(others, scores.shape[1], dtype=scores.dtype) - own, others
+    classes) float32. And which classes these are: (classes, rows)."""
+    places = np.arange(scores.shape[1])
+    own = places == labels[:, None]
+    others = np.where(own, np.inf, -scores).argsort(1, kind="stable")[:, :classes].T
+    return np.asarray(places == others[..., None], np.float32) - own, others
 
 
-def _linear(forward: Forward, x: Any, directions: Any) -> tuple[Any, Any, Any, Any]:
-    """Scores; and by class how far it is from the label's score, and the square and the value of its gradient."""
-    scores, back = jax.vjp(forward, x)
-    slopes = jax.vmap(lambda direction: back(direction)[0])(directions)  # (classes, rows, ...)
-    squares = (slopes.reshape(*slopes.shape[:2], -1) ** 2).sum(2)
-    return scores, jnp.abs((directions * scores).sum(2)), jnp.maximum(squares, 1e-20), slopes
+def _linear(scores: Array, pull: Callable[[Array], Array], directions: Array) -> tuple[Array, Array, Array]:
+    """By class, how far it is from the label's score, and the square and the value of its gradient."""
+    slopes = np.stack([pull(direction) for direction in directions])  # (classes, rows, ...)
+    flat = slopes.reshape(*slopes.shape[:2], -1)
+    squares = np.einsum("crn,crn->cr", flat, flat)
+    return np.abs((directions * scores).sum(2)), np.maximum(squares, np.float32(1e-20)), slopes
 
 
-def nearest_classes(forward: Forward, x: Any, labels: Any, *, classes: int) -> Any:
+def nearest_classes(white: WhiteBox, x: Array, labels: Array, classes: int) -> Array:
     """(classes, rows): of the best `classes` other than the label, that with the nearest linear boundary first."""
-    directions, others = _directions(forward(x), labels, classes)
-    _, gaps, squares, _ = _linear(forward, x, directions)
-    return jnp.take_along_axis(others, (gaps / jnp.sqrt(squares)).argsort(0), 0)
+    scores, pull = white.linearised(x)
+    directions, others = _directions(scores, labels, classes)
+    gaps, squares, _ = _linear(scores, pull, directions)
+    return np.take_along_axis(others, (gaps / np.sqrt(squares)).argsort(0), 0)

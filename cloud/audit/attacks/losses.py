@@ -1,4 +1,5 @@
-"""Losses (rows,) of scores (rows, classes) and labels (rows,), which attacks increase.
+"""Losses that attacks increase: of scores (rows, classes) and labels (rows,), values (rows,) and the gradient of their
+sum with respect to the scores (rows, classes).
 
 Untargeted, they grow as the class of the label loses; targeted, as it wins.
 """
@@ -8,58 +9,72 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-import jax
-import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 
 from cloud.errors import AuditError
 
 __all__ = ["Loss", "LossName", "loss_of", "margin"]
 
-Loss: TypeAlias = Callable[[Any, Any], Any]
+Array: TypeAlias = npt.NDArray[Any]
+Loss: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
 LossName: TypeAlias = Literal["ce", "dlr", "margin"]
 
 
-def _own(scores: Any, labels: Any) -> Any:
-    return jnp.take_along_axis(scores, labels[:, None], 1)[:, 0]
+def _one_hot(labels: Array, scores: Array) -> Array:
+    return np.asarray(np.arange(scores.shape[1]) == labels[:, None], np.float32)
 
 
-def margin(scores: Any, labels: Any) -> Any:
+def _at(scores: Array, classes: Array) -> Array:
+    return np.take_along_axis(scores, classes[:, None], 1)[:, 0]
+
+
+def margin(scores: Array, labels: Array) -> tuple[Array, Array]:
     """The best other class's score less the label's: above 0, the label has lost."""
-    others = jnp.where(jax.nn.one_hot(labels, scores.shape[1], dtype=bool), -jnp.inf, scores)
-    return others.max(1) - _own(scores, labels)
+    own = _one_hot(labels, scores)
+    best = np.where(own > 0, -np.inf, scores).argmax(1)
+    return _at(scores, best) - _at(scores, labels), _one_hot(best, scores) - own
 
 
-def _targeted_margin(scores: Any, labels: Any) -> Any:
-    return -margin(scores, labels)
+def _ce(scores: Array, labels: Array) -> tuple[Array, Array]:
+    shifted = scores - scores.max(1, keepdims=True)
+    powers = np.exp(shifted)
+    total = powers.sum(1, keepdims=True)
+    return np.log(total)[:, 0] - _at(shifted, labels), powers / total - _one_hot(labels, scores)
 
 
-def _ce(scores: Any, labels: Any) -> Any:
-    return jax.nn.logsumexp(scores, axis=1) - _own(scores, labels)
+def _ratio(scores: Array, labels: Array, width: Array, of_width: Array) -> tuple[Array, Array]:
+    """Margin over a width, whose gradient is `of_width`."""
+    value, slope = margin(scores, labels)
+    width = width + np.float32(1e-12)
+    return value / width, slope / width[:, None] - (value / width**2)[:, None] * of_width
 
 
-def _targeted_ce(scores: Any, labels: Any) -> Any:
-    return -_ce(scores, labels)
-
-
-def _dlr(scores: Any, labels: Any) -> Any:
+def _dlr(scores: Array, labels: Array) -> tuple[Array, Array]:
     """Difference of logits ratio (Croce and Hein 2020, equation 6): margin over the distance of the first from the
     third score, so that neither shifts nor scales of the scores change it."""
-    ordered = jnp.sort(scores, axis=1)
-    return margin(scores, labels) / (ordered[:, -1] - ordered[:, -3] + 1e-12)
+    order = scores.argsort(1)
+    of_width = _one_hot(order[:, -1], scores) - _one_hot(order[:, -3], scores)
+    return _ratio(scores, labels, _at(scores, order[:, -1]) - _at(scores, order[:, -3]), of_width)
 
 
-def _targeted_dlr(scores: Any, labels: Any) -> Any:
+def _targeted_dlr(scores: Array, labels: Array) -> tuple[Array, Array]:
     """Equation 7 of the same, with the best class other than the target in the place of the true one, which an attack
     on a target is not told."""
-    ordered = jnp.sort(scores, axis=1)
-    width = ordered[:, -1] - (ordered[:, -3] + ordered[:, -4]) / 2
-    return -margin(scores, labels) / (width + 1e-12)
+    order = scores.argsort(1)
+    third, fourth = (_one_hot(order[:, -place], scores) for place in (3, 4))
+    of_width = _one_hot(order[:, -1], scores) - (third + fourth) / 2
+    return _negative(*_ratio(scores, labels, (of_width * scores).sum(1), of_width))
+
+
+def _negative(values: Array, slopes: Array) -> tuple[Array, Array]:
+    return -values, -slopes
 
 
 _LOSSES: dict[str, tuple[Loss, Loss, int]] = {
-    "ce": (_ce, _targeted_ce, 2),
+    "ce": (_ce, lambda scores, labels: _negative(*_ce(scores, labels)), 2),
     "dlr": (_dlr, _targeted_dlr, 3),
-    "margin": (margin, _targeted_margin, 2),
+    "margin": (margin, lambda scores, labels: _negative(*margin(scores, labels)), 2),
 }
 """Name -> (untargeted, targeted, the fewest classes of the untargeted one)."""
 

@@ -6,15 +6,13 @@ arXiv 1706.06083. Stronger than the paper's in one thing: the first iterate that
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
-import jax
-import jax.numpy as jnp
-
-from cloud.audit.attacks.balls import along, keys_of, project, random_point, uphill
-from cloud.audit.attacks.losses import Loss, LossName, loss_of
+from cloud.audit.attacks.balls import along, project, random_point, uphill
+from cloud.audit.attacks.losses import LossName, loss_of
 from cloud.audit.attacks.results import Array, Attacked, Found, Norm, Task
-from cloud.audit.victim import Forward, Victim
+from cloud.audit.attacks.walking import State, walk
+from cloud.audit.victim import Victim
 from cloud.errors import AuditError
 
 __all__ = ["pgd"]
@@ -36,35 +34,22 @@ def pgd(
     if steps < 1 or (step is not None and not step > 0):
         raise AuditError(f"expected at least 1 step of a length above 0, got {steps} of {step}")
     size = 2.5 * epsilon / steps if step is None else step
-    run = white.compiled(_run, loss=loss_of(loss, targeted, victim.classes), norm=norm, targeted=targeted)
+    losses = loss_of(loss, targeted, victim.classes)
+
+    def step_of(_: int, s: State) -> None:
+        scores, pull = white.linearised(s["found"])
+        s["cost"] += ~s["done"]
+        s["done"] |= (scores.argmax(1) == s["labels"]) == targeted
+        if not s["done"].all():
+            slope = pull(losses(scores, s["labels"])[1])
+            moved = s["found"] + np.float32(size) * uphill(slope, norm)
+            moved = project(s["x"], moved, epsilon, norm, task.low, task.high)
+            s["found"] = np.where(along(s["done"], moved), s["found"], moved)
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
-        given = (x, task.labels[rows], rows, seed, restart, steps, task.epsilon, size, task.low, task.high)
-        return task.counted(*run(*given))
+        start = random_point(seed, restart, rows, x, epsilon, norm, task.low, task.high) if restart else x
+        state = {"x": x, "found": start, "labels": task.labels[rows], "done": np.zeros(len(x), np.bool_),
+                 "cost": np.zeros(len(x), np.int64)}  # fmt: skip
+        return walk(state, steps, step_of, victim.any_size)
 
     return task.search(attack, restarts, batch)
-
-
-def _run(
-    forward: Forward, x: Any, labels: Any, rows: Any, seed: Any, restart: Any, steps: Any, epsilon: Any, size: Any,
-    low: Any, high: Any, *, loss: Loss, norm: str, targeted: bool,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Found inputs and rows asked for. Rows that have succeeded stay where they are."""
-
-    def total(moved: Any) -> tuple[Any, Any]:
-        scores = forward(moved)
-        return loss(scores, labels).sum(), (scores.argmax(1) == labels) == targeted
-
-    def body(state: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
-        i, moved, done, cost = state
-        slope, won = jax.grad(total, has_aux=True)(moved)
-        done, cost = done | won, cost + ~done
-        further = project(x, moved + size * uphill(slope, norm), epsilon, norm, low, high)
-        return i + 1, jnp.where(along(done, x), moved, further), done, cost
-
-    noisy = random_point(keys_of(seed, restart, rows), x, epsilon, norm, low, high)
-    start = jnp.where(restart == 0, x, noisy)
-    none = jnp.zeros(x.shape[0], jnp.int32)
-    state = (0, start, none > 0, none)
-    _, found, _, cost = jax.lax.while_loop(lambda s: (s[0] < steps) & ~s[2].all(), body, state)
-    return found, cost

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cloud.audit.victim import Victim
 from cloud.errors import AuditError
 
-__all__ = ["Array", "Attacked", "Found", "Norm", "Task", "distances", "in_batches", "inside"]
+__all__ = ["Array", "Attacked", "Found", "Norm", "Task", "distances", "fitting", "in_batches", "inside"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Norm: TypeAlias = Literal["Linf", "L2"]
@@ -86,12 +86,6 @@ class Task:
         right = self.victim.logits(x).argmax(1) == self.labels[rows]
         return np.asarray(right if self.targeted else ~right, np.bool_)
 
-    def counted(self, found: Any, cost: Any) -> Found:
-        """What a compiled loop found and cost, as arrays. It asked the victim of all rows until the last one ended."""
-        cost = np.asarray(cost, np.int64)
-        self.victim.counted(len(cost) * int(cost.max()))
-        return np.asarray(found), cost
-
     def search(self, attack: Callable[[Array, Array, int], Found], restarts: int, batch: int) -> Attacked:
         """Run `attack(x, rows, restart)`, in batches, on the rows where the model does not answer as wanted yet.
 
@@ -103,7 +97,7 @@ class Task:
         inputs, success = self.x.copy(), self.reached(self.x)
         queries = np.ones(len(self.x), np.int64)
         for restart in range(restarts):
-            for rows, filled in in_batches(np.flatnonzero(~success), min(batch, len(self.x))):
+            for rows, filled in in_batches(np.flatnonzero(~success), min(batch, len(self.x)), self.victim.any_size):
                 found, cost = (part[: len(rows)] for part in attack(self.x[filled], filled, restart))
                 found = inside(self.x[rows], found, self)
                 won = self.reached(found, rows)
@@ -112,11 +106,19 @@ class Task:
         return Attacked(inputs, success, distances(self.x, inputs, self.norm), queries, self.norm)
 
 
-def in_batches(rows: Array, size: int) -> Iterator[tuple[Array, Array]]:
-    """Indices in batches, and the same filled up to `size` with the first, so that one program computes all."""
+def in_batches(rows: Array, size: int, any_size: bool) -> Iterator[tuple[Array, Array]]:
+    """Indices in batches, and the same filled up with the first: to `size`, so that one program computes all, or if any
+    size will do to one of few."""
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
-        yield part, np.concatenate([part, np.repeat(part[:1], size - len(part))])
+        whole = min(size, fitting(len(part))) if any_size else size
+        yield part, np.concatenate([part, np.repeat(part[:1], whole - len(part))])
+
+
+def fitting(rows: int) -> int:
+    """The next power of two, or three quarters of it: models are planned once for every size."""
+    power = 1 << max(rows - 1, 0).bit_length()
+    return max(4, power * 3 // 4 if rows <= power * 3 // 4 else power)
 
 
 def distances(x: Array, other: Array, norm: Norm) -> Array:
@@ -125,18 +127,25 @@ def distances(x: Array, other: Array, norm: Norm) -> Array:
     return np.asarray(np.abs(difference).max(1) if norm == "Linf" else np.sqrt((difference**2).sum(1)))
 
 
+def _last(x: Array, epsilon: float, way: int) -> Array:
+    """The last float32 at most epsilon below (1) or above (-1) each value."""
+    exact = x.astype(np.float64)
+    edge = (exact - way * epsilon).astype(np.float32)
+    for _ in range(3):  # float32's rounding, and then float64's
+        outside = way * (exact - edge) > epsilon
+        if not outside.any():
+            break
+        edge[outside] = np.nextafter(edge[outside], x[outside])
+    return np.where(way * (exact - edge) > epsilon, x, edge)
+
+
 def inside(x: Array, found: Array, task: Task) -> Array:
     """`found` in the range and within epsilon of `x` exactly: rounding to float32 can lead outside by a last bit."""
     found = np.clip(found.astype(np.float32), np.float32(task.low), np.float32(task.high))
     if not np.isfinite(task.epsilon):
         return found
     if task.norm == "Linf":
-        for _ in range(64):
-            outside = np.abs(found.astype(np.float64) - x) > task.epsilon
-            if not outside.any():
-                break
-            found = np.where(outside, np.nextafter(found, x), found)
-        return np.where(np.abs(found.astype(np.float64) - x) > task.epsilon, x, found)
+        return np.clip(found, _last(x, task.epsilon, 1), _last(x, task.epsilon, -1))
     shrink = 1e-7
     for _ in range(20):
         far = distances(x, found, "L2")

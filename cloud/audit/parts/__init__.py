@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloud.audit.parts import accuracy, attacks, calibration, corruptions, groups, quantising, slices
+from cloud.audit.parts import accuracy, attacks, calibration, corruptions, groups, privacy, quantising, slices
 from cloud.audit.section import Part
 
 __all__ = ["PARTS"]
@@ -15,4 +15,5 @@ PARTS: tuple[Part, ...] = (
     quantising.PART,
     corruptions.PART,
     attacks.PART,
+    privacy.PART,
 )

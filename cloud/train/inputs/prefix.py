@@ -87,7 +87,7 @@ def cut_at_frozen(
     initial ones); None if too little is frozen at the start (`WORTH`),
     inputs are augmented, rows depend on each other before the cut, or the values at the cut would exceed
     `MOST_BYTES`."""
-    if not patterns or objective.augment is not None:
+    if not patterns or objective.augment is not None or objective.outputs_of is not None:
         return None
     params, state = objective.task.init()
     frozen = which_frozen(params, patterns)

@@ -17,7 +17,7 @@ from msgspec import Meta
 from cloud.parallel.compressed.method import Compress
 from cloud.train.jobs import settings
 from cloud.train.jobs.sections import READ, Section, need, overridden
-from cloud.train.jobs.varied import DistillKeys, LoraKeys, PruneKeys
+from cloud.train.jobs.varied import AdversarialKeys, DistillKeys, LoraKeys, PruneKeys
 from cloud.train.stepping.schedules import SCHEDULES
 from cloud.train.tuning.space import Tune
 from federated.tables import Count, Fraction, NotNegative, Number, Positive, Share, Whole
@@ -157,12 +157,15 @@ class Train(settings.Loss, frozen=True):
     lora: LoraKeys | None = None
     distill: DistillKeys | None = None
     prune: PruneKeys | None = None
+    adversarial: AdversarialKeys | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         need(self.epochs >= (not self.steps), "train.epochs", "at least 1, or 0 together with train.steps", self.epochs)
         alone = self.lora is None or self.prune is None
         need(alone, "train.prune", "none together with train.lora, whose adapters would fill the zeros", "both")
+        alone = self.adversarial is None or self.distill is None
+        need(alone, "train.adversarial", "none together with train.distill", "both")
         need(self.layer_decay > 0, "train.layer_decay", "a share above 0", self.layer_decay)
         used = self.layer_decay < 1
         need(used or not self.layers, "train.layers", "none without train.layer_decay", list(self.layers))

@@ -101,7 +101,7 @@ def job_of(config: Config) -> Job:
         clip=said.clip or None, gradient_norm=said.gradient_norm, recompute=said.recompute, freeze=said.freeze,
         average=average_of(said, total, steps), **trained_by(said, rate, work), **deciding_of(config),
         parallel=_parallel(config), compress=_compress(config), checkpoints=_checkpoints(config), **variants_of(
-            said.lora, said.distill, said.prune, config.folder, said.seed, said.batch, total
+            said.lora, said.distill, said.prune, said.adversarial, config.folder, said.seed, said.batch, total
         ),
     )  # fmt: skip
     return Job(

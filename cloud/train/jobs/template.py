@@ -131,6 +131,16 @@ epochs = 12                        # 0: as many as `steps` need
 # targets = ["*"]
 # structured = false               # true: whole channels, which the exported graph does not have
 
+# [train.adversarial]              # every batch is moved to where its loss is high before it is learned
+# epsilon = 0.1                    # how far, in units of the inputs
+# steps = 7                        # further passes that a step costs
+# step = 0.0                       # length of each; 0: 2.5 * epsilon / steps
+# norm = "Linf"                    # or L2
+# low = 0.0                        # the range of inputs
+# high = 1.0
+# trades = 0.0                     # above 0: learn the batch as it is, and this times KL from the moved one
+# input = ""                       # which input; "": the only one of floats
+
 [parallel]
 # mode = "none"                    # or data: every device computes part of each batch; auto: as the planner decides
 # plan = ""                        # for auto: a file that msedge plan -o wrote

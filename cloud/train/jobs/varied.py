@@ -1,10 +1,10 @@
-"""[train.lora], [train.distill] and [train.prune] of a run file, and what a trainer makes of them."""
+"""[train.lora], [train.distill], [train.prune], [train.adversarial] of a run file, and what a trainer makes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -13,10 +13,10 @@ from cloud.errors import TrainError
 from cloud.train.jobs.graphs import graph_of
 from cloud.train.jobs.named import called, named_function
 from cloud.train.jobs.sections import Section, need
-from cloud.train.variants import Distill, Lora, Prune
+from cloud.train.variants import Adversarial, Distill, Lora, Prune
 from federated.tables import Count, Fraction, NotNegative, Positive, Whole
 
-__all__ = ["DistillKeys", "LoraKeys", "PruneKeys", "save_adapters", "variants_of"]
+__all__ = ["AdversarialKeys", "DistillKeys", "LoraKeys", "PruneKeys", "save_adapters", "variants_of"]
 
 
 class LoraKeys(Section, frozen=True):
@@ -60,9 +60,24 @@ class PruneKeys(Section, frozen=True):
     structured: bool = False
 
 
+class AdversarialKeys(Section, frozen=True):
+    """Examples moved to where the loss is high: see `cloud.train.variants.Adversarial`."""
+
+    epsilon: Positive
+    steps: Count = 7
+    step: NotNegative = 0.0
+    """0: 2.5 * epsilon / steps."""
+    norm: Literal["Linf", "L2"] = "Linf"
+    low: float = 0.0
+    high: float = 1.0
+    trades: NotNegative = 0.0
+    input: str = ""
+    """"": the only input of floats."""
+
+
 def variants_of(
-    lora: LoraKeys | None, distill: DistillKeys | None, prune: PruneKeys | None, folder: Path, seed: int, batch: int,
-    steps: int,
+    lora: LoraKeys | None, distill: DistillKeys | None, prune: PruneKeys | None, adversarial: AdversarialKeys | None,
+    folder: Path, seed: int, batch: int, steps: int,
 ) -> dict[str, Any]:  # fmt: skip
     """The arguments of a trainer; `steps`: of the whole run, 0 if they are not known. Raises TrainError."""
     made: dict[str, Any] = {}
@@ -76,6 +91,8 @@ def variants_of(
         need(bool(prune.end or steps), "train.prune.end", "a step, as the data does not say how many there are", 0)
         end = prune.end or max(1, 3 * steps // 4)
         made["prune"] = Prune(prune.sparsity, end, prune.begin, prune.every, prune.targets, prune.structured)
+    if adversarial is not None:
+        made["adversarial"] = Adversarial(**msgspec.structs.asdict(adversarial))
     return made
 
 

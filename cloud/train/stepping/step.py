@@ -98,7 +98,8 @@ class StepOptions:
 class Objective:
     """What is minimised: the loss of a task's output and labels, summed over rows; metrics are summed with it.
 
-    `augment` changes inputs in training. `precision`: see `cloud.train.stepping.precision`.
+    `augment` changes inputs in training. `precision`: see `cloud.train.stepping.precision`. `outputs_of`: of (the
+    objective, params, state, inputs, labels, key), what is computed in training instead of the output of the inputs.
     """
 
     task: Task
@@ -106,6 +107,7 @@ class Objective:
     metrics: Mapping[str, PerExample] = field(default_factory=dict)
     augment: Augment | None = None
     precision: str = "float32"
+    outputs_of: Callable[..., tuple[Any, Tree]] | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -119,7 +121,11 @@ class Objective:
             if not isinstance(inputs, Mapping) or set(inputs) != set(batch["inputs"]):
                 found = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
                 raise TrainError(f"expected augment to return the inputs {sorted(batch['inputs'])}, got {found}")
-        output, state = self.training_outputs(params, state, inputs, jax.random.fold_in(key, 0))
+        fold = jax.random.fold_in(key, 0)
+        if self.outputs_of is None:
+            output, state = self.training_outputs(params, state, inputs, fold)
+        else:
+            output, state = self.outputs_of(self, params, state, inputs, batch["labels"], fold)
         return self._sums(output, batch), state
 
     def measure(self, params: Tree, state: Tree, batch: Batch) -> tuple[Sums, Any]:

@@ -15,11 +15,13 @@ from aiohttp.web_protocol import RequestHandler
 from edge.gateway.access.grants import Grant, matches
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask, Form
+from edge.gateway.explaining import parameters_of
 from edge.gateway.gateway import AUDITED, NO_CUDA, Gateway
 from edge.gateway.http.bodies import object_in, read_body
 from edge.gateway.http.compression import compressed
 from edge.gateway.http.crowd import Crowd
 from edge.gateway.http.texts import Texts
+from edge.gateway.infer import DEVICE, LABEL
 from edge.gateway.language.adapters import parted
 from edge.gateway.models.entry import Asleep
 from edge.gateway.operate.room import Held
@@ -27,7 +29,7 @@ from edge.gateway.operate.tls import certificate_name
 from edge.gateway.pages.operations import OPERATIONS, REQUEST_HEADERS, Operation
 from edge.gateway.pages.page import Page, explore_page, status_page
 from edge.gateway.protocol.body import BODY
-from edge.gateway.protocol.predict import Predict
+from edge.gateway.protocol.predict import Predict, document_of
 from edge.gateway.sequences.registry import Key
 from edge.gateway.sequences.stream import Stream
 from edge.gateway.shared.regions import wish_of
@@ -327,6 +329,27 @@ class _Handlers:
         if "Inference-Header-Content-Length" in request.headers:
             raise GatewayError(400, "Inference-Header-Content-Length: expected none, as /v1 has no binary data")
         return await self._admitted(request, Predict())
+
+    async def explain(self, request: web.Request) -> web.Response:
+        gateway = self._gateway
+        try:
+            if not gateway.settings.explaining.rows:
+                raise GatewayError(501, "explanations are turned off here (explaining.rows)")
+            if request.headers.get(DEVICE):
+                raise GatewayError(400, "explain: personal versions are not explained; omit the device")
+            with self._held(request) as held:
+                body = memoryview(await read_body(request, self._limits.body, self._limits.body_seconds, held))
+                document = await gateway.aside(document_of, body)
+                async with gateway.held(*_named(request), request.headers.get(LABEL, "")) as served:
+                    asked = await gateway.aside(partial(Predict().request, document), served.ports_for)
+                    found = await gateway.explainer.explain(served, asked, parameters_of(document))
+            payload = await gateway.aside(orjson.dumps, {"explanations": found})
+            if len(payload) > self._limits.reply:
+                raise GatewayError(413, f"the reply is larger than {self._limits.reply} bytes; ask for fewer rows")
+            return web.Response(body=payload, content_type="application/json")
+        except GatewayError as error:
+            gateway.statistics.refused["explain", error.status] += 1
+            raise
 
     async def _admitted(self, request: web.Request, form: Form) -> web.StreamResponse:
         """The reply to an inference request whose body has this form."""

@@ -236,6 +236,19 @@ class Personal(_Section, frozen=True):
     """Seconds between checks of the store for newer versions."""
 
 
+class Explaining(_Section, frozen=True):
+    """Explanations of answers, `/v1/models/NAME:explain`."""
+
+    rows: CountOrNone = 2048
+    """The most rows of a model that one request may cost; 0: no explanations."""
+    seconds: Seconds = 20.0
+    """The longest that one request may take."""
+    at_once: Count = 1
+    """Explanations that are made at once."""
+    waiting: Count = 16
+    """Explanations at once, those that wait included; more are refused with 429."""
+
+
 class Settings(_Section, frozen=True):
     """All settings. `sources`: the origin of every value that is not a default: "flag --port", "MSEDGE_SERVE_PORT"."""
 
@@ -260,6 +273,7 @@ class Settings(_Section, frozen=True):
     traces: Traces = Traces()
     personal: Personal = Personal()
     sequences: Sequences = Sequences()
+    explaining: Explaining = Explaining()
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -123,6 +123,13 @@ OPERATIONS: tuple[Operation, ...] = (
         needs_body=True, refusals=(*_BODY, 404, 429, 501, 503, 504),
     ),
     Operation(
+        "explain", "post", ("/v1/models/{name}:explain", "/v1/models/{name}/versions/{version}:explain",
+                            "/v1/models/{name}/labels/{label}:explain"), "inference", "infer",
+        "Explain a model's answers, in KServe's first protocol.\nHow much each element of a row raised or lowered the"
+        " score of one output, by a method that asks the model again and again: how often is limited by the settings.",
+        _json("ExplainReply"), _json("ExplainRequest"), needs_body=True, refusals=(*_BODY, 404, 429, 501, 503, 504),
+    ),
+    Operation(
         "completions", "post", ("/v1/completions",), "language", "infer",
         "Continue a text, as OpenAI's legacy completions.\nSeveral requests are computed together, token by token.",
         {**_json("CompletionReply"), EVENTS: None}, _json("CompletionRequest"),

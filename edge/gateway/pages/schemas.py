@@ -240,6 +240,56 @@ _PREDICT: Mapping[str, Schema] = {
         ),
         "oneOf": [{"required": ["instances"]}, {"required": ["inputs"]}],
     },
+    "ExplainRequest": {
+        **_object(
+            {
+                "instances": _about(
+                    _list(reference("PredictColumns"), minItems=1), "Rows, each explained by itself, as for predict."
+                ),
+                "inputs": _about(reference("PredictColumns"), "Columns, as for predict."),
+                "parameters": reference("ExplainParameters"),
+            },
+            optional="instances inputs parameters",
+        ),
+        "oneOf": [{"required": ["instances"]}, {"required": ["inputs"]}],
+    },
+    "ExplainParameters": _object(
+        {
+            "method": _about(
+                TEXT,
+                "saliency, input_x_gradient, integrated_gradients, smoothgrad (bundles with the signature `explain`), "
+                "occlusion, rise or kernel_shap.",
+            ),
+            "target": _about(COUNT, "The output that is explained; default: that with the highest score."),
+            "input": _about(TEXT, "Of several inputs, the one that is explained."),
+            "output": _about(TEXT, "The model's output with the scores; default: the first."),
+            "kind": _about(TEXT, "image, sound, series, table or text; default: by the shape."),
+            "size": _about(COUNT, "Elements of a part along rows, columns or time."),
+            "baseline": _about(
+                {"anyOf": [TEXT, {"type": "number"}]}, "For what is removed: zero, mean, blur, low, high or a number."
+            ),
+            "steps": _about(COUNT, "Points of integrated_gradients."),
+            "rule": _about(TEXT, "gauss_legendre, middle, left, right or trapezoid."),
+            "samples": _about(COUNT, "Of smoothgrad, rise and kernel_shap."),
+            "seed": _about(COUNT, "Of what is drawn."),
+        },
+        optional="method target input output kind size baseline steps rule samples seed",
+        closed=True,
+    ),
+    "ExplainReply": _object({"explanations": _list(reference("Explanation"))}),
+    "Explanation": _object(
+        {
+            "method": TEXT,
+            "target": COUNT,
+            "label": TEXT,
+            "score": {"type": "number"},
+            "base_score": _about({"type": ["number", "null"]}, "Of the baseline, if a method has one."),
+            "completeness_error": {"type": ["number", "null"]},
+            "rows": _about(COUNT, "Rows that were asked of the model."),
+            "attributions": _about({"type": "array"}, "As the row: positive values raised the score."),
+        },
+        optional="label",
+    ),
     "PredictReply": _object(
         {"predictions": {"type": "array"}, "outputs": {}, "parameters": _PARAMETERS},
         optional="predictions outputs parameters",

@@ -24,7 +24,7 @@ from edge.gateway.protocol.request import Request, loaded, read_document
 from edge.gateway.protocol.response import Reply
 from lite_runtime.graph import Array
 
-__all__ = ["Predict"]
+__all__ = ["Predict", "document_of"]
 
 _DEFAULTS = ("", "serving_default")
 """What clients write for a model's usual signature."""
@@ -47,9 +47,10 @@ class Predict:
     def read(self, fields: Mapping[str, str], body: memoryview, ports: Callable[[str], Ports]) -> Request:
         """The request: `instances`, a list of rows, or `inputs`, columns. A row or the columns are an object with the
         inputs' names, or the value of the only input."""
-        if len(body) > LIMITS.json:
-            raise GatewayError(413, f"expected at most {LIMITS.json} bytes of JSON, got {len(body)}")
-        document = _document(body)
+        return self.request(document_of(body), ports)
+
+    def request(self, document: Mapping[str, Any], ports: Callable[[str], Ports]) -> Request:
+        """The request that a body's JSON holds."""
         signature = document.get("signature_name", "")
         expect(type(signature) is str, "expected signature_name to be a string")
         given = [key for key in ("instances", "inputs") if key in document]
@@ -85,8 +86,11 @@ class Predict:
         return "POST", f"/v1/models/{model}:predict"
 
 
-def _document(body: memoryview) -> dict[str, Any]:
-    """The request's JSON, the value of `instances` or `inputs` as an array if it is a large one of numbers."""
+def document_of(body: memoryview) -> dict[str, Any]:
+    """The request's JSON, the value of `instances` or `inputs` as an array if it is a large one of numbers.
+    Raises GatewayError (400, 413)."""
+    if len(body) > LIMITS.json:
+        raise GatewayError(413, f"expected at most {LIMITS.json} bytes of JSON, got {len(body)}")
     expect(len(body) > 0, 'the body is empty; expected {"instances": [...]} or {"inputs": ...}')
     quick = cut(body, b'"instances"') or cut(body, b'"inputs"')
     document = _filled(quick.header, quick.arrays) if quick is not None else None

@@ -257,7 +257,7 @@ def test_unknown_figures_are_refused_before_anything_is_measured(black: Subject)
         audit(fast, parts=chosen(without=["attacks"]), limits=[parsed_limit("attacks.robust>=0")])
     assert "scores" not in vars(fast)
     known, lacking = figures_of(black, PARTS)
-    assert "corruptions.noise" in known and set(lacking) == {"quantising"}
+    assert "corruptions.noise" in known and set(lacking) == {"privacy", "quantising"}
     with pytest.raises(AuditError, match="no such section; did you mean 'attacks'"):
         chosen(only=["atacks"])
 

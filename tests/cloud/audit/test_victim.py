@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -41,9 +40,9 @@ def test_the_gradient_is_that_of_finite_differences(victim: WhiteBox, rows: Rows
     before = victim.queries
     values, slopes = victim.gradient(loss, x, labels)
     assert victim.queries - before == 4
-    np.testing.assert_allclose(values, loss(jnp.asarray(victim.logits(x)), labels), rtol=1e-5)
+    np.testing.assert_allclose(values, loss(victim.logits(x), labels)[0], rtol=1e-5)
     direction = np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
-    up, down = (np.asarray(loss(jnp.asarray(victim.logits(x + s * direction)), labels)) for s in (1e-2, -1e-2))
+    up, down = (loss(victim.logits(x + s * direction), labels)[0] for s in (1e-2, -1e-2))
     np.testing.assert_allclose((slopes * direction).sum(1), (up - down) / 2e-2, rtol=0.1, atol=1e-3)
 
 

@@ -26,10 +26,11 @@ from cloud.train.jobs.sections import overridden
 from cloud.train.jobs.settings import Group, Head, Schedule
 from cloud.train.jobs.sources import examples_of, model_of
 from cloud.train.jobs.template import TEMPLATE
-from cloud.train.jobs.varied import DistillKeys, LoraKeys, PruneKeys
+from cloud.train.jobs.varied import AdversarialKeys, DistillKeys, LoraKeys, PruneKeys
 from cloud.train.stepping.schedules import SCHEDULES, WARMUPS, Shape
 
-TABLES = {("train", "lora"): LoraKeys, ("train", "distill"): DistillKeys, ("train", "prune"): PruneKeys}
+TABLES = {("train", "lora"): LoraKeys, ("train", "distill"): DistillKeys, ("train", "prune"): PruneKeys,
+          ("train", "adversarial"): AdversarialKeys}  # fmt: skip
 LEAST: dict[str, Any] = {"model": {"zoo": "mlp", "options": {"features": 4, "outputs": 3}}, "data": {"npz": "d.npz"}}
 
 

@@ -19,7 +19,7 @@ from cloud.train import GradualUnfreezing, JaxTask, Plateau, Trainer
 from cloud.train.jobs.config import parse
 from cloud.train.jobs.job import exported, job_of
 from cloud.train.stepping.losses import LOSSES
-from cloud.train.variants import Distill, Lora, Prune
+from cloud.train.variants import Adversarial, Distill, Lora, Prune
 from cloud.train.variants.distill import Taught, distilled
 from cloud.train.variants.prune import Pruned, density
 from cloud.zoo import mlp, resnet8
@@ -46,6 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "lora": {"lora": Lora(rank=3, alpha=6, targets=("layer*",), also=("head*",))},
     "distill": {"distill": Distill(dense(7), hints={"relu_1": "relu_0"})},
     "prune": {"prune": Prune(0.7, end=10, every=2), "average": 0.9},
+    "adversarial": {"adversarial": Adversarial(0.1, steps=2)},
     "structured": {"prune": Prune(0.5, end=10, begin=2, every=4, structured=True), "optimizer": optax.sgd(0.1, 0.9)},
 }
 
@@ -262,6 +263,8 @@ def test_a_run_file_has_all_of_it(tmp_path: Path) -> None:
         ({"distill": {}}, {}, "one of the keys onnx, function"),
         ({}, {"adapter": "a.state"}, "export.adapter"),
         ({"prune": {"sparsity": 1.0, "end": 4}}, {}, "between 0 and 1"),
+        ({"adversarial": {"epsilon": 0.1}, "distill": {"onnx": "t.onnx"}}, {}, "train.adversarial: expected none"),
+        ({"adversarial": {"epsilon": 0.1, "low": 1.0}}, {}, "expected low below high"),
     ],
 )
 def test_mistakes_in_a_run_file(tmp_path: Path, train: Any, export: Any, expected: str) -> None:

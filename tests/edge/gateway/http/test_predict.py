@@ -133,7 +133,7 @@ def test_other_addresses(gateway: Live) -> None:
     given = {"instances": [[1, 2, 3, 4]]}
     assert _ask(gateway, "/v1/models/nobody:predict", given)[0] == 404
     assert _ask(gateway, "/v1/models/scaled/versions/9:predict", given)[0] == 404
-    assert _ask(gateway, "/v1/models/scaled:explain", given)[0] in (404, 405)
+    assert _ask(gateway, "/v1/models/scaled:classify", given)[0] in (404, 405)
     status, found = _ask(gateway, "/v1/models/scaled:predict", given, {"Inference-Header-Content-Length": "3"})
     assert status == 400 and "Inference-Header" in found["error"]
 

@@ -114,11 +114,14 @@ def test_operation(served: Live, name: str) -> None:
             case.path_parameters.update({"name": "scaled"} | ({"version": "1"} if "{version}" in name else {}))
             case.headers, case.media_type = {}, "application/json"
             case.body = {"inputs": [{"name": "x", "shape": [len(rows), 4], "datatype": "FP32", "data": rows}]}
-        if operation.path.endswith(":predict") and data.draw(st.booleans()):
+        if operation.path.endswith((":predict", ":explain")) and data.draw(st.booleans()):
             places = {"name": "scaled", "version": "1", "label": "1"}
             case.path_parameters.update({key: places[key] for key in case.path_parameters})
             case.headers, case.media_type = {}, "application/json"
             case.body = {"instances": data.draw(ROWS | st.just([[1.0]]))}
+            if operation.path.endswith(":explain"):
+                wishes = ({}, {"method": "rise", "samples": 9}, {"target": 9})
+                case.body["parameters"] = data.draw(st.sampled_from(wishes))
         if operation.path.endswith("/completions") and isinstance(case.body, dict) and data.draw(st.booleans()):
             prompt = {"messages": [{"role": "user", "content": "a"}]} if "chat" in operation.path else {"prompt": "a"}
             options = {key: case.body[key] for key in ("n", "stream", "stop", "seed", "top_p") if key in case.body}

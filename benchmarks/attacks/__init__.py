@@ -1,0 +1,1 @@
+"""Adversarial attacks beside the Adversarial Robustness Toolbox."""

@@ -1,0 +1,1 @@
+"""What bundles, federated rounds and language models reveal of their training data, measured."""
