@@ -1,0 +1,316 @@
+"""What is elastic: a `Space` of networks, a `Choice` of one, and its graph.
+
+A network is an average pool that shrinks the input, and stages of convolutions. The first stage is the stem: one
+convolution of stride 2. The first convolution of every other stage halves the resolution; those that follow are added
+to their input, so that a stage without them computes the identity in their place. Each has a batch norm and a ReLU; an
+average pool and a dense layer follow.
+
+Elastic are the resolution (`shrink`), and for each stage its width, its depth, its kernel and the bits of its weights.
+`graph(space, choice)` is a network by itself; `supernet(space, shrink)` is the largest one, with masks as inputs that
+make it compute any other of the same resolution, as in Cai et al. ("Once-for-All", ICLR 2020).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from cloud.errors import TrainError
+from cloud.zoo.build import BATCH, Builder
+from lite_runtime.graph import Array
+
+__all__ = ["BITS", "Choice", "Elastic", "Space", "Stage", "graph", "masks", "space_for", "supernet"]
+
+BITS = (4, 8, 32)
+"""Of weights: 4 and 8 with activations of 8 bits; 32: floats throughout."""
+
+
+@dataclass(frozen=True, order=True)
+class Stage:
+    """One stage of a network."""
+
+    width: int
+    depth: int
+    kernel: int
+    bits: int = 8
+
+
+@dataclass(frozen=True, order=True)
+class Choice:
+    """One network of a space; `stages[0]` is the stem, of depth 1."""
+
+    shrink: int
+    stages: tuple[Stage, ...]
+
+    @property
+    def text(self) -> str:
+        """In one line: "/2 16k5 24k3x2 32k3:4"; x: the depth if it is not 1, after a colon bits other than 8."""
+        parts = [
+            f"{s.width}k{s.kernel}" + (f"x{s.depth}" if s.depth > 1 else "") + (f":{s.bits}" if s.bits != 8 else "")
+            for s in self.stages
+        ]
+        return " ".join([f"/{self.shrink}", *parts])
+
+    def as_data(self) -> dict[str, Any]:
+        """The choice as JSON data."""
+        rows = [[s.width, s.depth, s.kernel, s.bits] for s in self.stages]
+        return {"shrink": self.shrink, "stages": rows}
+
+    @classmethod
+    def of_data(cls, data: Any) -> Choice:
+        """The choice that `as_data` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        return cls(int(data["shrink"]), tuple(Stage(*map(int, row)) for row in data["stages"]))
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """What a stage may be, each in rising order."""
+
+    widths: tuple[int, ...]
+    depths: tuple[int, ...]
+    kernels: tuple[int, ...]
+    bits: tuple[int, ...] = (8,)
+
+    @property
+    def options(self) -> tuple[tuple[int, ...], ...]:
+        """In the order of the fields of `Stage`."""
+        return self.widths, self.depths, self.kernels, self.bits
+
+
+@dataclass(frozen=True)
+class Space:
+    """Networks for inputs of `shape` [channels, height, width] and so many `classes`. Inputs of height 1 are series:
+    kernels, strides and pools then extend along the width alone."""
+
+    shape: tuple[int, int, int]
+    classes: int
+    stages: tuple[Elastic, ...]
+    shrinks: tuple[int, ...] = (1, 2)
+    name: str = field(default="found", compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.stages or not self.shrinks:
+            raise TrainError("space: expected at least a stem, and one shrink")
+        for i, stage in enumerate(self.stages):
+            for what, options in zip(("width", "depth", "kernel", "bits"), stage.options, strict=True):
+                if not options or list(options) != sorted(set(options)) or options[0] < 1:
+                    raise TrainError(f"space: stage {i}: expected rising values of {what}, got {list(options)}")
+            if any(kernel % 2 == 0 for kernel in stage.kernels):
+                raise TrainError(f"space: stage {i}: expected odd kernels, got {list(stage.kernels)}")
+            if unknown := set(stage.bits) - set(BITS):
+                raise TrainError(f"space: stage {i}: expected bits of {list(BITS)}, got {sorted(unknown)}")
+        if self.stages[0].depths != (1,):
+            raise TrainError(f"space: the stem is one convolution, got depths {list(self.stages[0].depths)}")
+        if self.shape[-1] // max(self.shrinks) < 2 ** (len(self.stages) - 1):
+            raise TrainError(
+                f"space: an input of width {self.shape[-1]} cannot be halved {len(self.stages)} times after a shrink of "
+                f"{max(self.shrinks)}; use fewer stages or a smaller shrink"
+            )
+
+    @property
+    def size(self) -> int:
+        """How many choices there are."""
+        ways = [len(options) for stage in self.stages for options in stage.options]
+        return int(np.prod([len(self.shrinks), *ways], dtype=object))
+
+    @property
+    def largest(self) -> Choice:
+        """The choice whose weights all others share."""
+        return self._end(-1)
+
+    @property
+    def smallest(self) -> Choice:
+        """The least of everything."""
+        return replace(self._end(0), shrink=max(self.shrinks))
+
+    def _end(self, i: int) -> Choice:
+        return Choice(min(self.shrinks), tuple(Stage(*(options[i] for options in s.options)) for s in self.stages))
+
+    def random(self, draw: np.random.Generator) -> Choice:
+        """A choice, each part drawn evenly."""
+        stages = (Stage(*(int(draw.choice(options)) for options in s.options)) for s in self.stages)
+        return Choice(int(draw.choice(self.shrinks)), tuple(stages))
+
+    def mutated(self, choice: Choice, draw: np.random.Generator, share: float = 0.15) -> Choice:
+        """`choice` with each part drawn anew with probability `share`, and at least one changed if the space has
+        another."""
+        options = [self.shrinks, *(options for s in self.stages for options in s.options)]
+        genes = [choice.shrink, *(n for s in choice.stages for n in (s.width, s.depth, s.kernel, s.bits))]
+        open_ = [i for i, ways in enumerate(options) if len(ways) > 1]
+        if not open_:
+            return choice
+        drawn = {i for i in open_ if draw.random() < share} or {int(draw.choice(open_))}
+        for i in drawn:
+            others = [way for way in options[i] if way != genes[i]]
+            genes[i] = int(draw.choice(others))
+        return _of_genes(genes)
+
+    def crossed(self, one: Choice, other: Choice, draw: np.random.Generator) -> Choice:
+        """Each stage, and the shrink, from one of the two."""
+        pick = [bool(draw.integers(2)) for _ in range(len(self.stages) + 1)]
+        stages = (a if first else b for first, a, b in zip(pick[1:], one.stages, other.stages, strict=True))
+        return Choice(one.shrink if pick[0] else other.shrink, tuple(stages))
+
+    def has(self, choice: Choice) -> bool:
+        """Whether it is a choice of this space."""
+        if choice.shrink not in self.shrinks or len(choice.stages) != len(self.stages):
+            return False
+        pairs = zip(choice.stages, self.stages, strict=True)
+        return all(
+            value in options
+            for stage, elastic in pairs
+            for value, options in zip((stage.width, stage.depth, stage.kernel, stage.bits), elastic.options, strict=True)
+        )
+
+
+def _of_genes(genes: Sequence[int]) -> Choice:
+    return Choice(genes[0], tuple(Stage(*genes[i : i + 4]) for i in range(1, len(genes), 4)))
+
+
+def space_for(kind: str, shape: tuple[int, int, int], classes: int, bits: tuple[int, ...] = (8,)) -> Space:
+    """The space for a kind of input: "image", "sound" (frames by features) or "series" (channels over time)."""
+    rows = _SPACES.get(kind)
+    if rows is None:
+        raise TrainError(f"task.kind: expected one of {', '.join(_SPACES)}, got {kind!r}")
+    stages = tuple(Elastic(*row, bits) for row in rows)
+    deepest = [n for n in range(1, len(stages) + 1) if shape[-1] // 2 >= 2 ** (n - 1)]
+    if not deepest:
+        raise TrainError(f"expected inputs of width 4 or more for a search, got shape {list(shape)}")
+    return Space(shape, classes, stages[: deepest[-1]])
+
+
+_SPACES: dict[str, tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...]] = {
+    "image": (
+        ((4, 8, 16), (1,), (3, 5)),
+        ((8, 16, 24, 32), (1, 2), (3, 5)),
+        ((16, 32, 48), (1, 2), (3, 5)),
+    ),
+    "sound": (
+        ((8, 16, 24, 32), (1,), (3, 5, 7)),
+        ((16, 24, 32, 48), (1, 2), (3, 5)),
+        ((16, 32, 48, 64), (1, 2), (3,)),
+    ),
+    "series": (
+        ((8, 16, 32), (1,), (3, 5, 9)),
+        ((16, 32, 48), (1, 2), (3, 5, 9)),
+        ((16, 32, 64), (1, 2), (3, 5)),
+    ),
+}
+"""(widths, depths, kernels) of the stages, the stem first. Vectors have 4 to 16 lanes, so that widths between those here
+cost as much as the next larger one."""
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
+
+def graph(space: Space, choice: Choice, seed: int = 0) -> ir.Model:
+    """The network as IR, newly initialised: `x` [batch, *shape] -> `logits` [batch, classes]."""
+    b = Builder(space.name, seed)
+    x = b.input("x", (BATCH, *space.shape))
+    return b.model(logits=_network(b, space, choice, x, None))
+
+
+MASK = "mask:"
+
+
+def supernet(space: Space, shrink: int, seed: int = 0) -> ir.Model:
+    """The largest network with this shrink. Beside `x` it has the inputs that `masks` makes; where all are 1, it
+    computes `graph(space, space.largest)`. Its batch norms have momentum 0: after a batch in training form, their
+    statistics are those of that batch."""
+    b = Builder(f"{space.name} supernet", seed)
+    x = b.input("x", (BATCH, *space.shape))
+    gates = {
+        f"{MASK}{name}": b.input(f"{MASK}{name}", shape)
+        for name, shape in _mask_shapes(space, replace(space.largest, shrink=shrink))
+    }
+    return b.model(logits=_network(b, space, replace(space.largest, shrink=shrink), x, gates))
+
+
+def masks(space: Space, choice: Choice) -> dict[str, Array]:
+    """The inputs with which the supernet computes `choice`: float32, 0 or 1."""
+    largest = space.largest
+    made: dict[str, Array] = {}
+    for i, (stage, most) in enumerate(zip(choice.stages, largest.stages, strict=True)):
+        width = (np.arange(most.width) < stage.width).astype(np.float32)
+        around = (most.kernel - stage.kernel) // 2
+        line = np.zeros(most.kernel, np.float32)
+        line[around : most.kernel - around] = 1
+        kernel = line[None] if space.shape[1] == 1 else np.outer(line, line)
+        made[f"{MASK}width{i}"] = width.reshape(1, -1, 1, 1)
+        made[f"{MASK}kernel{i}"] = np.ascontiguousarray(kernel[None, None])
+        for j in range(1, most.depth):
+            made[f"{MASK}gate{i}.{j}"] = np.array(j < stage.depth, np.float32)
+    return made
+
+
+def _mask_shapes(space: Space, largest: Choice) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for i, stage in enumerate(largest.stages):
+        yield f"width{i}", (1, stage.width, 1, 1)
+        yield f"kernel{i}", (1, 1, *_extent(space, stage.kernel))
+        yield from ((f"gate{i}.{j}", ()) for j in range(1, stage.depth))
+
+
+def _extent(space: Space, size: int) -> tuple[int, int]:
+    """A kernel, stride or pool: along the width alone for series."""
+    return (1, size) if space.shape[1] == 1 else (size, size)
+
+
+def _network(b: Builder, space: Space, choice: Choice, x: ir.Value, gates: dict[str, ir.Value] | None) -> ir.Value:
+    channels, *sizes = space.shape
+    if choice.shrink > 1:
+        pool = _extent(space, choice.shrink)
+        sizes = [n // k for n, k in zip(sizes, pool, strict=True)]
+        x = b.op("AveragePool", x, name="shrink", shape=(BATCH, channels, *sizes), kernel_shape=pool, strides=pool)
+    for i, stage in enumerate(choice.stages):
+        for j in range(stage.depth):
+            y = _convolution(b, space, x, stage, f"stage{i}.{j}", 1 if j else 2, i, gates)
+            if j:
+                if gates is not None:
+                    y = b.op("Mul", y, gates[f"{MASK}gate{i}.{j}"], name=f"stage{i}.{j}.gated")
+                y = b.add(x, y, name=f"stage{i}.{j}.add")
+            x = b.relu(y, name=f"stage{i}.{j}.relu")
+            if gates is not None:
+                x = b.op("Mul", x, gates[f"{MASK}width{i}"], name=f"stage{i}.{j}.masked")
+    return b.dense(b.global_average_pool(x), space.classes, name="head")
+
+
+def _convolution(
+    b: Builder, space: Space, x: ir.Value, stage: Stage, name: str, stride: int, i: int,
+    gates: dict[str, ir.Value] | None,
+) -> ir.Value:  # fmt: skip
+    """Convolution and batch norm. In a supernet the weights are masked to the kernel."""
+    strides = _extent(space, stride)
+    y = b.conv(x, stage.width, _extent(space, stage.kernel), stride=strides, name=f"{name}.conv")
+    momentum = 0.9
+    if gates is not None:
+        node = y.producer()
+        assert node is not None
+        weight = node.inputs[1]
+        assert weight is not None and weight.const_value is not None
+        shape = [int(n) for n in weight.const_value.shape]
+        node.replace_input_with(1, masked := _before(b, node, weight, gates[f"{MASK}kernel{i}"], shape))
+        masked.name, momentum = f"{name}.conv.kernel", 0.0
+    return b.batch_norm(y, name=f"{name}.bn", momentum=momentum)
+
+
+def _before(b: Builder, node: ir.Node, weight: ir.Value, mask: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """weight * mask, computed before `node`."""
+    made = ir.node("Mul", [weight, mask], name=f"{weight.name}.masked")
+    value = made.outputs[0]
+    value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
+    assert node.graph is not None
+    node.graph.insert_before(node, made)
+    return value
+
+
+def every(space: Space) -> Iterator[Choice]:
+    """All choices, for spaces that are small."""
+    per_stage = [[Stage(*way) for way in itertools.product(*s.options)] for s in space.stages]
+    for shrink in space.shrinks:
+        for stages in itertools.product(*per_stage):
+            yield Choice(shrink, stages)
