@@ -31,7 +31,7 @@ import onnx_ir as ir
 
 import converter
 import lite_runtime
-from cloud.errors import TrainError
+from cloud.errors import SearchError
 from cloud.search.space import Choice, Space, graph
 from converter.quantize import Options
 from lite_runtime import bundle
@@ -81,12 +81,12 @@ class Oracle(Protocol):
 
 
 def oracle_of(device: str) -> Oracle:
-    """The oracle of a device: "host", or the name of a target. Raises TrainError for any other name."""
+    """The oracle of a device: "host", or the name of a target. Raises SearchError for any other name."""
     if device == HOST:
         return Measured()
     known = {target.name: target for target in (*TARGETS, *AHEAD)}
     if device not in known:
-        raise TrainError(f"device: expected {HOST} (this machine) or a target of {', '.join(known)}, got {device!r}")
+        raise SearchError(f"device: expected {HOST} (this machine) or a target of {', '.join(known)}, got {device!r}")
     return Modelled(known[device])
 
 
@@ -128,7 +128,7 @@ def _one_row(held: bundle.Bundle) -> dict[str, Array]:
     for value in held.at_first("predict").inputs:
         shape = [d if isinstance(d, int) else 1 for d in value.shape or ()]
         if any(d is None for d in value.shape or (None,)):
-            raise TrainError(f"input {value.name!r}: expected known sizes but for the batch, got {value.shape}")
+            raise SearchError(f"input {value.name!r}: expected known sizes but for the batch, got {value.shape}")
         made[value.name] = np.random.default_rng(1).standard_normal(shape).astype(value.dtype)
     return made
 
@@ -173,7 +173,7 @@ def _turn(model: lite_runtime.Model, row: Mapping[str, Array], repeats: int) -> 
 
 @dataclass
 class Measured:
-    """This machine. `unknown`: how many steps were interpolated so far. Raises TrainError where native kernels cannot
+    """This machine. `unknown`: how many steps were interpolated so far. Raises SearchError where native kernels cannot
     run: the times of references say nothing."""
 
     device: str = HOST
@@ -186,7 +186,7 @@ class Measured:
 
     def __post_init__(self) -> None:
         if host() is None or not build.available():
-            raise TrainError(f"device {HOST}: native kernels cannot run here, {build.remedy()}; or name another device")
+            raise SearchError(f"device {HOST}: native kernels cannot run here, {build.remedy()}; or name another device")
         if self.path is None:
             self.path = Path(build.cache_folder()) / f"steps-{_machine()}.json"
         self._read()

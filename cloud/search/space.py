@@ -5,14 +5,14 @@ convolution of stride 2. The first convolution of every other stage halves the r
 to their input, so that a stage without them computes the identity in their place. Each has a batch norm and a ReLU; an
 average pool and a dense layer follow.
 
-Elastic are the resolution (`shrink`), and for each stage its width, its depth, its kernel and the bits of its weights.
+Elastic are the resolution (`shrink`), the number of stages, and for each stage its width, its depth, its kernel and the
+bits of its weights.
 `graph(space, choice)` is a network by itself; `supernet(space, shrink)` is the largest one, with masks as inputs that
 make it compute any other of the same resolution, as in Cai et al. ("Once-for-All", ICLR 2020).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from cloud.errors import TrainError
+from cloud.errors import SearchError
 from cloud.zoo.build import BATCH, Builder
 from lite_runtime.graph import Array
 
@@ -91,23 +91,30 @@ class Space:
     classes: int
     stages: tuple[Elastic, ...]
     shrinks: tuple[int, ...] = (1, 2)
+    lengths: tuple[int, ...] = ()
+    """How many stages a network may have, in rising order; () is all of them."""
     name: str = field(default="found", compare=False)
 
     def __post_init__(self) -> None:
         if not self.stages or not self.shrinks:
-            raise TrainError("space: expected at least a stem, and one shrink")
+            raise SearchError("space: expected at least a stem, and one shrink")
+        object.__setattr__(self, "lengths", self.lengths or (len(self.stages),))
+        if list(self.lengths) != sorted(set(self.lengths)) or not 1 <= self.lengths[0] <= self.lengths[-1]:
+            raise SearchError(f"space: expected rising numbers of stages, got {list(self.lengths)}")
+        if self.lengths[-1] != len(self.stages):
+            raise SearchError(f"space: expected {len(self.stages)} as the last of lengths, got {list(self.lengths)}")
         for i, stage in enumerate(self.stages):
             for what, options in zip(("width", "depth", "kernel", "bits"), stage.options, strict=True):
                 if not options or list(options) != sorted(set(options)) or options[0] < 1:
-                    raise TrainError(f"space: stage {i}: expected rising values of {what}, got {list(options)}")
+                    raise SearchError(f"space: stage {i}: expected rising values of {what}, got {list(options)}")
             if any(kernel % 2 == 0 for kernel in stage.kernels):
-                raise TrainError(f"space: stage {i}: expected odd kernels, got {list(stage.kernels)}")
+                raise SearchError(f"space: stage {i}: expected odd kernels, got {list(stage.kernels)}")
             if unknown := set(stage.bits) - set(BITS):
-                raise TrainError(f"space: stage {i}: expected bits of {list(BITS)}, got {sorted(unknown)}")
+                raise SearchError(f"space: stage {i}: expected bits of {list(BITS)}, got {sorted(unknown)}")
         if self.stages[0].depths != (1,):
-            raise TrainError(f"space: the stem is one convolution, got depths {list(self.stages[0].depths)}")
+            raise SearchError(f"space: the stem is one convolution, got depths {list(self.stages[0].depths)}")
         if self.shape[-1] // max(self.shrinks) < 2 ** (len(self.stages) - 1):
-            raise TrainError(
+            raise SearchError(
                 f"space: an input of width {self.shape[-1]} cannot be halved {len(self.stages)} times after a shrink of "
                 f"{max(self.shrinks)}; use fewer stages or a smaller shrink"
             )
@@ -115,8 +122,8 @@ class Space:
     @property
     def size(self) -> int:
         """How many choices there are."""
-        ways = [len(options) for stage in self.stages for options in stage.options]
-        return int(np.prod([len(self.shrinks), *ways], dtype=object))
+        ways = [int(np.prod([len(options) for options in stage.options])) for stage in self.stages]
+        return len(self.shrinks) * sum(int(np.prod(ways[:length], dtype=object)) for length in self.lengths)
 
     @property
     def largest(self) -> Choice:
@@ -126,41 +133,47 @@ class Space:
     @property
     def smallest(self) -> Choice:
         """The least of everything."""
-        return replace(self._end(0), shrink=max(self.shrinks))
+        return Choice(max(self.shrinks), self._end(0).stages[: self.lengths[0]])
 
     def _end(self, i: int) -> Choice:
         return Choice(min(self.shrinks), tuple(Stage(*(options[i] for options in s.options)) for s in self.stages))
 
     def random(self, draw: np.random.Generator) -> Choice:
         """A choice, each part drawn evenly."""
-        stages = (Stage(*(int(draw.choice(options)) for options in s.options)) for s in self.stages)
-        return Choice(int(draw.choice(self.shrinks)), tuple(stages))
+        shrink, length = int(draw.choice(self.shrinks)), int(draw.choice(self.lengths))
+        return Choice(shrink, tuple(self._stage(s, draw) for s in self.stages[:length]))
+
+    def _stage(self, elastic: Elastic, draw: np.random.Generator) -> Stage:
+        return Stage(*(int(draw.choice(options)) for options in elastic.options))
 
     def mutated(self, choice: Choice, draw: np.random.Generator, share: float = 0.15) -> Choice:
         """`choice` with each part drawn anew with probability `share`, and at least one changed if the space has
         another."""
-        options = [self.shrinks, *(options for s in self.stages for options in s.options)]
-        genes = [choice.shrink, *(n for s in choice.stages for n in (s.width, s.depth, s.kernel, s.bits))]
-        open_ = [i for i, ways in enumerate(options) if len(ways) > 1]
+        options = [self.shrinks, self.lengths, *(options for s in self.stages for options in s.options)]
+        length = len(choice.stages)
+        whole = (*choice.stages, *(self._stage(s, draw) for s in self.stages[length:]))
+        genes = [choice.shrink, length, *(n for s in whole for n in (s.width, s.depth, s.kernel, s.bits))]
+        open_ = [i for i, ways in enumerate(options[: 2 + 4 * length]) if len(ways) > 1]
         if not open_:
             return choice
-        drawn = {i for i in open_ if draw.random() < share} or {int(draw.choice(open_))}
-        for i in drawn:
-            others = [way for way in options[i] if way != genes[i]]
-            genes[i] = int(draw.choice(others))
-        return _of_genes(genes)
+        for i in {i for i in open_ if draw.random() < share} or {int(draw.choice(open_))}:
+            genes[i] = int(draw.choice([way for way in options[i] if way != genes[i]]))
+        stages = [Stage(*genes[i : i + 4]) for i in range(2, len(genes), 4)]
+        return Choice(genes[0], tuple(stages[: genes[1]]))
 
     def crossed(self, one: Choice, other: Choice, draw: np.random.Generator) -> Choice:
-        """Each stage, and the shrink, from one of the two."""
-        pick = [bool(draw.integers(2)) for _ in range(len(self.stages) + 1)]
-        stages = (a if first else b for first, a, b in zip(pick[1:], one.stages, other.stages, strict=True))
-        return Choice(one.shrink if pick[0] else other.shrink, tuple(stages))
+        """The shrink, the number of stages, and each stage from one of the two that has it."""
+        pick = [bool(draw.integers(2)) for _ in range(len(self.stages) + 2)]
+        whole = one if pick[1] else other
+        pairs = zip(pick[2:], one.stages, other.stages, strict=False)
+        shared = [a if first else b for first, a, b in pairs][: len(whole.stages)]
+        return Choice(one.shrink if pick[0] else other.shrink, (*shared, *whole.stages[len(shared) :]))
 
     def has(self, choice: Choice) -> bool:
         """Whether it is a choice of this space."""
-        if choice.shrink not in self.shrinks or len(choice.stages) != len(self.stages):
+        if choice.shrink not in self.shrinks or len(choice.stages) not in self.lengths:
             return False
-        pairs = zip(choice.stages, self.stages, strict=True)
+        pairs = zip(choice.stages, self.stages, strict=False)
         return all(
             value in options
             for stage, elastic in pairs
@@ -168,41 +181,39 @@ class Space:
         )
 
 
-def _of_genes(genes: Sequence[int]) -> Choice:
-    return Choice(genes[0], tuple(Stage(*genes[i : i + 4]) for i in range(1, len(genes), 4)))
-
-
 def space_for(kind: str, shape: tuple[int, int, int], classes: int, bits: tuple[int, ...] = (8,)) -> Space:
     """The space for a kind of input: "image", "sound" (frames by features) or "series" (channels over time)."""
-    rows = _SPACES.get(kind)
-    if rows is None:
-        raise TrainError(f"task.kind: expected one of {', '.join(_SPACES)}, got {kind!r}")
+    if kind not in _SPACES:
+        raise SearchError(f"task.kind: expected one of {', '.join(_SPACES)}, got {kind!r}")
+    shrinks, rows = _SPACES[kind]
     stages = tuple(Elastic(*row, bits) for row in rows)
-    deepest = [n for n in range(1, len(stages) + 1) if shape[-1] // 2 >= 2 ** (n - 1)]
+    deepest = [n for n in range(1, len(stages) + 1) if shape[-1] // max(shrinks) >= 2 ** (n - 1)]
     if not deepest:
-        raise TrainError(f"expected inputs of width 4 or more for a search, got shape {list(shape)}")
-    return Space(shape, classes, stages[: deepest[-1]])
+        raise SearchError(f"expected inputs of width 4 or more for a search, got shape {list(shape)}")
+    most = deepest[-1]
+    return Space(shape, classes, stages[:most], shrinks, tuple(range(min(2, most), most + 1)))
 
 
-_SPACES: dict[str, tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...]] = {
-    "image": (
+_Row = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+_SPACES: dict[str, tuple[tuple[int, ...], tuple[_Row, ...]]] = {
+    "image": ((1, 2), (
         ((4, 8, 16), (1,), (3, 5)),
         ((8, 16, 24, 32), (1, 2), (3, 5)),
         ((16, 32, 48), (1, 2), (3, 5)),
-    ),
-    "sound": (
+    )),
+    "sound": ((1, 2), (
         ((8, 16, 24, 32), (1,), (3, 5, 7)),
         ((16, 24, 32, 48), (1, 2), (3, 5)),
         ((16, 32, 48, 64), (1, 2), (3,)),
-    ),
-    "series": (
+    )),
+    "series": ((1, 2, 4), (
         ((8, 16, 32), (1,), (3, 5, 9)),
-        ((16, 32, 48), (1, 2), (3, 5, 9)),
+        ((16, 32, 48, 64), (1, 2), (3, 5, 9)),
         ((16, 32, 64), (1, 2), (3, 5)),
-    ),
-}
-"""(widths, depths, kernels) of the stages, the stem first. Vectors have 4 to 16 lanes, so that widths between those here
-cost as much as the next larger one."""
+    )),
+}  # fmt: skip
+"""Shrinks; (widths, depths, kernels) of the stages, the stem first. Vectors have 4 to 16 lanes, so that widths between
+those here cost as much as the next larger one."""
 
 
 # -- graphs ------------------------------------------------------------------------------------------------------------
@@ -224,18 +235,17 @@ def supernet(space: Space, shrink: int, seed: int = 0) -> ir.Model:
     statistics are those of that batch."""
     b = Builder(f"{space.name} supernet", seed)
     x = b.input("x", (BATCH, *space.shape))
-    gates = {
-        f"{MASK}{name}": b.input(f"{MASK}{name}", shape)
-        for name, shape in _mask_shapes(space, replace(space.largest, shrink=shrink))
-    }
-    return b.model(logits=_network(b, space, replace(space.largest, shrink=shrink), x, gates))
+    whole = replace(space.largest, shrink=shrink)
+    gates = {f"{MASK}{name}": b.input(f"{MASK}{name}", shape) for name, shape in _mask_shapes(space, whole)}
+    return b.model(logits=_network(b, space, whole, x, gates))
 
 
 def masks(space: Space, choice: Choice) -> dict[str, Array]:
     """The inputs with which the supernet computes `choice`: float32, 0 or 1."""
     largest = space.largest
     made: dict[str, Array] = {}
-    for i, (stage, most) in enumerate(zip(choice.stages, largest.stages, strict=True)):
+    whole = (*choice.stages, *largest.stages[len(choice.stages) :])
+    for i, (stage, most) in enumerate(zip(whole, largest.stages, strict=True)):
         width = (np.arange(most.width) < stage.width).astype(np.float32)
         around = (most.kernel - stage.kernel) // 2
         line = np.zeros(most.kernel, np.float32)
@@ -245,6 +255,8 @@ def masks(space: Space, choice: Choice) -> dict[str, Array]:
         made[f"{MASK}kernel{i}"] = np.ascontiguousarray(kernel[None, None])
         for j in range(1, most.depth):
             made[f"{MASK}gate{i}.{j}"] = np.array(j < stage.depth, np.float32)
+    for length in space.lengths[:-1]:
+        made[f"{MASK}exit{length}"] = np.array(len(choice.stages) == length, np.float32)
     return made
 
 
@@ -253,6 +265,7 @@ def _mask_shapes(space: Space, largest: Choice) -> Iterator[tuple[str, tuple[int
         yield f"width{i}", (1, stage.width, 1, 1)
         yield f"kernel{i}", (1, 1, *_extent(space, stage.kernel))
         yield from ((f"gate{i}.{j}", ()) for j in range(1, stage.depth))
+    yield from ((f"exit{length}", ()) for length in space.lengths[:-1])
 
 
 def _extent(space: Space, size: int) -> tuple[int, int]:
@@ -262,6 +275,7 @@ def _extent(space: Space, size: int) -> tuple[int, int]:
 
 def _network(b: Builder, space: Space, choice: Choice, x: ir.Value, gates: dict[str, ir.Value] | None) -> ir.Value:
     channels, *sizes = space.shape
+    exits: list[tuple[ir.Value, ir.Value]] = []
     if choice.shrink > 1:
         pool = _extent(space, choice.shrink)
         sizes = [n // k for n, k in zip(sizes, pool, strict=True)]
@@ -276,7 +290,18 @@ def _network(b: Builder, space: Space, choice: Choice, x: ir.Value, gates: dict[
             x = b.relu(y, name=f"stage{i}.{j}.relu")
             if gates is not None:
                 x = b.op("Mul", x, gates[f"{MASK}width{i}"], name=f"stage{i}.{j}.masked")
-    return b.dense(b.global_average_pool(x), space.classes, name="head")
+        if gates is not None and i + 1 in space.lengths[:-1]:
+            exits.append((_head(b, space, x, i + 1), gates[f"{MASK}exit{i + 1}"]))
+    logits = _head(b, space, x, len(choice.stages))
+    for n, (other, gate) in enumerate(exits):  # logits + gate * (other - logits)
+        apart = b.op("Sub", other, logits, name=f"exit{n}.apart")
+        logits = b.add(logits, b.op("Mul", apart, gate, name=f"exit{n}.gated"), name=f"exit{n}.chosen")
+    return logits
+
+
+def _head(b: Builder, space: Space, x: ir.Value, length: int) -> ir.Value:
+    """Logits after so many stages; each number of stages has a dense layer of its own."""
+    return b.dense(b.global_average_pool(x, name=f"pool{length}"), space.classes, name=f"head{length}")
 
 
 def _convolution(
@@ -306,11 +331,3 @@ def _before(b: Builder, node: ir.Node, weight: ir.Value, mask: ir.Value, shape: 
     assert node.graph is not None
     node.graph.insert_before(node, made)
     return value
-
-
-def every(space: Space) -> Iterator[Choice]:
-    """All choices, for spaces that are small."""
-    per_stage = [[Stage(*way) for way in itertools.product(*s.options)] for s in space.stages]
-    for shrink in space.shrinks:
-        for stages in itertools.product(*per_stage):
-            yield Choice(shrink, stages)
