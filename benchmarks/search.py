@@ -1,6 +1,6 @@
 """Architecture search beside its reference networks: accuracy, latency here and on an Arm port, and the oracle's error.
 
-    python -m benchmarks.search --data ../shared/data --json search.json [--folder DIR] [--tasks kws har mnist har-window]
+    python -m benchmarks.search --data ../shared/data --json search.json [--folder DIR] [--tasks kws har]
 
 Each task is one `msedge search` with its file; a search that was interrupted is continued. The reference is trained by
 the same recipe and as many epochs as finalists (which takes it longer). Held out: of spoken digits a fifth of the
@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from cloud.search import Measured, graph, oracle_of, search, space_for
+from cloud.search import Measured, graph, oracle_of, search
 from cloud.search.cost import bundle_of, floats_of, latencies, program_of
 from cloud.search.space import Space
-from cloud.search.task import data_of, read
+from cloud.search.task import data_of, read, space_of
 from lite_runtime._files import write_atomically
 
 ARM = "aarch64-dotprod"
@@ -46,14 +46,16 @@ y = "digit"
 [reference]
 network = "ds_cnn"
 [train]
-epochs = 20
+epochs = 12
 """,
-    "har": _HAR + """[reference]
+    "har": _HAR
+    + """[reference]
 network = "resnet8"
 [train]
 epochs = 12
 """,
-    "har-window": _HAR + """[reference]
+    "har-window": _HAR
+    + """[reference]
 network = "window_cnn"
 [search]
 bits = [32]
@@ -108,7 +110,9 @@ def run(name: str, data: Path, folder: Path) -> None:
     said = said.replace("[search]\n", f"[search]\n{table}") if "[search]" in said else f"{said}[search]\n{table}"
     path = folder / f"{name}.toml"
     write_atomically(path, said.encode())
-    found = search(path, resume=True, store=folder / "runs.sqlite", say=lambda text: print(f"{name}: {text}", flush=True))
+    found = search(
+        path, resume=True, store=folder / "runs.sqlite", say=lambda text: print(f"{name}: {text}", flush=True)
+    )
     print(f"{name}: {found.body['seconds']:.0f} s, {found.bundle}", flush=True)
 
 
@@ -131,10 +135,7 @@ def figures(name: str, folder: Path) -> dict[str, Any]:
     made["network"], made["reference_network"] = body["found"]["text"], body["reference"]["name"]
     made["training_seconds"] = {key: row["training_seconds"] for key, row in rows.items()}
     file = read(folder / f"{name}.toml")
-    data = data_of(file)
-    made["oracle"] = predictions(
-        space_for(file.words.task.kind, data.shape, data.classes, tuple(sorted(set(file.words.search.bits))))
-    )
+    made["oracle"] = predictions(space_of(file, data_of(file)))
     return made
 
 
@@ -151,8 +152,8 @@ def show(name: str, made: dict[str, Any]) -> None:
     o = made["oracle"]
     print(
         f"{name:10} found {made['network']} in {made['seconds']:.0f} s; oracle over {o['networks']} networks: rank "
-        f"correlation {o['rank_correlation']:.3f}, error {o['mean_error']:.1%} in the mean, {o['largest_error']:.1%} at "
-        "most"
+        f"correlation {o['rank_correlation']:.3f}, error {o['mean_error']:.1%} in the mean, "
+        f"{o['largest_error']:.1%} at most"
     )
 
 

@@ -43,8 +43,7 @@ from lite_runtime.planning import cost as planning
 from lite_runtime.planning.listing import planned
 from lite_runtime.targets import AHEAD, TARGETS, Target
 
-__all__ = ["Cost", "Measured", "Modelled", "Oracle", "bundle_of", "latencies", "latency",
-           "oracle_of", "program_of"]
+__all__ = ["Cost", "Measured", "Modelled", "Oracle", "bundle_of", "latencies", "latency", "oracle_of", "program_of"]
 
 HOST = "host"
 """The device that is this machine."""
@@ -186,7 +185,9 @@ class Measured:
 
     def __post_init__(self) -> None:
         if host() is None or not build.available():
-            raise SearchError(f"device {HOST}: native kernels cannot run here, {build.remedy()}; or name another device")
+            raise SearchError(
+                f"device {HOST}: native kernels cannot run here, {build.remedy()}; or name another device"
+            )
         if self.path is None:
             self.path = Path(build.cache_folder()) / f"steps-{_machine()}.json"
         self._read()
@@ -313,8 +314,8 @@ def _machine() -> str:
 # -- other targets -----------------------------------------------------------------------------------------------------
 
 _PRODUCTS = {
-    "vpdpbusd": 1.0, "usdot": 1.0, "sdot": 1.0, "vpmaddwd": 0.5, "wasm.dot": 0.4, "wasm.relaxed_dot": 0.8, "smull": 0.35,
-    "vmull": 0.35, "vwmul": 0.35, "smlad": 0.3,
+    "vpdpbusd": 1.0, "usdot": 1.0, "sdot": 1.0, "vpmaddwd": 0.5, "wasm.dot": 0.4, "wasm.relaxed_dot": 0.8,
+    "smull": 0.35, "vmull": 0.35, "vwmul": 0.35, "smlad": 0.3,
 }  # fmt: skip
 """Rate of 8-bit products with the target's instructions, relative to one instruction that sums four of them: two
 products an instruction take twice the instructions, and widening first takes one more."""

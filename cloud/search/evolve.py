@@ -117,7 +117,8 @@ def ranked(candidates: Sequence[Candidate], limits: Mapping[str, float]) -> list
     left, made = list(candidates), []
     while left:
         best = front(left, limits)
-        made += sorted(best, key=lambda c, far=_crowding(best, limits): -far[c.choice])  # type: ignore[misc]
+        far = _crowding(best, limits)
+        made += sorted(best, key=lambda c: far[c.choice], reverse=True)
         chosen = {c.choice for c in best}
         left = [c for c in left if c.choice not in chosen]
     return made

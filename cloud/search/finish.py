@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +18,7 @@ from cloud.search.cost import floats_of
 from cloud.search.space import Choice
 from cloud.search.task import Data, TrainTable
 from cloud.train.inputs.augment import Augment, random_affine
+from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.quantized import quantize_aware
 from cloud.train.stepping.optimizers import cosine_schedule, decay_mask
 from cloud.train.trainer import Trainer
@@ -29,10 +32,12 @@ _CALIBRATION = 256
 _EPOCHS_OF_FOUR = 4
 """Epochs of training on rounded weights, for networks with weights of four bits."""
 _ROWS = 64
+_SAVE_SECONDS = 20.0
 
 
 class Trained(NamedTuple):
-    """A trained network, its accuracy on the validation part in floats, and the seconds that its training took."""
+    """A trained network, its accuracy on the validation part in floats, and the seconds that its training took; of one
+    that was interrupted, by the part since then."""
 
     model: ir.Model
     accuracy: float
@@ -40,11 +45,12 @@ class Trained(NamedTuple):
 
 
 def trained(
-    model: ir.Model, data: Data, said: TrainTable, *, seed: int, augment: Augment | None, teacher: ir.Model | None = None
-) -> Trained:
+    model: ir.Model, data: Data, said: TrainTable, folder: Path, *, seed: int, augment: Augment | None,
+    teacher: ir.Model | None = None,
+) -> Trained:  # fmt: skip
     """Train a network by the recipe of [train]: AdamW whose rate rises for a twentieth of the steps and then falls to
-    0 along half a cosine; with a teacher if there is one."""
-    begun = time.perf_counter()
+    0 along half a cosine; with a teacher if there is one. Checkpoints are in `folder`, from which an interrupted
+    training goes on, and which is deleted at the end."""
     name = str(model.graph.inputs[0].name)
     x, y = data.train
     steps = said.epochs * -(-len(y) // min(said.batch, len(y)))
@@ -52,11 +58,16 @@ def trained(
     moved = None if augment is None else lambda key, inputs: {name: augment(key, {"x": inputs[name]})["x"]}
     trainer = Trainer(
         model, optimizer=optax.adamw(rate, weight_decay=said.decay, mask=decay_mask), seed=seed, augment=moved,
-        metrics=("accuracy",), clip=5.0,
+        metrics=("accuracy",), clip=5.0, checkpoints=Checkpoints(folder, seconds=_SAVE_SECONDS, keep=1),
         distill=Distill(teacher, said.temperature, said.weight) if teacher is not None and said.weight else None,
     )  # fmt: skip
-    trainer.fit(({name: x}, y), said.epochs, said.batch)
-    seconds = time.perf_counter() - begun
+    if trainer.checkpoints is not None and trainer.checkpoints.there():
+        trainer.resume()
+    before, begun = trainer.steps_done, time.perf_counter()
+    if before < steps:
+        trainer.fit(({name: x}, y), said.epochs - trainer.epochs_done, said.batch)
+    seconds = (time.perf_counter() - begun) * steps / max(trainer.steps_done - before, 1)
+    shutil.rmtree(folder, ignore_errors=True)
     found = trainer.evaluate(({name: data.validation[0]}, data.validation[1]))
     return Trained(trainer.export(), float(found.metrics["accuracy"]), seconds)
 

@@ -39,6 +39,11 @@ class Stage:
     kernel: int
     bits: int = 8
 
+    @property
+    def genes(self) -> tuple[int, int, int, int]:
+        """The fields in order."""
+        return self.width, self.depth, self.kernel, self.bits
+
 
 @dataclass(frozen=True, order=True)
 class Choice:
@@ -58,7 +63,7 @@ class Choice:
 
     def as_data(self) -> dict[str, Any]:
         """The choice as JSON data."""
-        rows = [[s.width, s.depth, s.kernel, s.bits] for s in self.stages]
+        rows = [list(s.genes) for s in self.stages]
         return {"shrink": self.shrink, "stages": rows}
 
     @classmethod
@@ -115,8 +120,8 @@ class Space:
             raise SearchError(f"space: the stem is one convolution, got depths {list(self.stages[0].depths)}")
         if self.shape[-1] // max(self.shrinks) < 2 ** (len(self.stages) - 1):
             raise SearchError(
-                f"space: an input of width {self.shape[-1]} cannot be halved {len(self.stages)} times after a shrink of "
-                f"{max(self.shrinks)}; use fewer stages or a smaller shrink"
+                f"space: an input of width {self.shape[-1]} cannot be halved {len(self.stages)} times after a "
+                f"shrink of {max(self.shrinks)}; use fewer stages or a smaller shrink"
             )
 
     @property
@@ -152,7 +157,7 @@ class Space:
         options = [self.shrinks, self.lengths, *(options for s in self.stages for options in s.options)]
         length = len(choice.stages)
         whole = (*choice.stages, *(self._stage(s, draw) for s in self.stages[length:]))
-        genes = [choice.shrink, length, *(n for s in whole for n in (s.width, s.depth, s.kernel, s.bits))]
+        genes = [choice.shrink, length, *(n for s in whole for n in s.genes)]
         open_ = [i for i, ways in enumerate(options[: 2 + 4 * length]) if len(ways) > 1]
         if not open_:
             return choice
@@ -177,7 +182,7 @@ class Space:
         return all(
             value in options
             for stage, elastic in pairs
-            for value, options in zip((stage.width, stage.depth, stage.kernel, stage.bits), elastic.options, strict=True)
+            for value, options in zip(stage.genes, elastic.options, strict=True)
         )
 
 

@@ -27,9 +27,9 @@ from cloud.errors import SearchError
 from cloud.search.cost import Cost, Measured, Oracle, latencies, oracle_of, program_of
 from cloud.search.evolve import LIMITS, Candidate, beyond, evolve, front, ranked
 from cloud.search.finish import accuracy_of, augment_for, finished, trained
-from cloud.search.space import Choice, Space, space_for
+from cloud.search.space import Choice, Space
 from cloud.search.supernet import Supernet
-from cloud.search.task import Data, File, data_of, read, reference_of
+from cloud.search.task import Data, File, data_of, read, reference_of, space_of
 from cloud.track.digests import digest_of_file
 from cloud.track.facts import environment, git_state
 from cloud.track.runs import Artifact
@@ -106,7 +106,7 @@ class _Search:
         """All phases that are not done yet."""
         words = self.file.words
         self._load()
-        space = space_for(words.task.kind, self.data.shape, self.data.classes, tuple(sorted(set(words.search.bits))))
+        space = space_of(self.file, self.data)
         if isinstance(self.oracle, Measured) and "found" not in self.body:
             count = self.oracle.warm(space, words.search.warm, words.search.seed)
             self.say(f"measured {count} networks, {len(self.oracle.steps)} steps")
@@ -124,7 +124,10 @@ class _Search:
         if "reference" not in self.body or not target.exists():
             said, seed = self.file.words.train, self.file.words.search.seed
             self.say(f"reference {self.file.words.reference.network}: {said.epochs} epochs")
-            made = trained(reference_of(self.file, self.data), self.data, said, seed=seed, augment=self._augment())
+            made = trained(
+                reference_of(self.file, self.data), self.data, said, self.folder / "training-reference", seed=seed,
+                augment=self._augment(),
+            )  # fmt: skip
             row = self._measured("reference", made.model, None, made.seconds)
             self.body["reference"] = {"name": self.file.words.reference.network, **row}
             self._save()
@@ -159,9 +162,25 @@ class _Search:
         rest = [c for c in sorted(within, key=lambda c: (-c.accuracy, c.cost.seconds)) if c not in best]
         chosen = [*sorted(best, key=lambda c: (-c.accuracy, c.cost.seconds)), *rest][: words.finalists]
         finalists = self._finalists(net, chosen, reference)
-        top = max(finalists, key=lambda row: (row["validation"], -row["cost"]["seconds"]))
+        top = self._best(finalists, limits)
         self._compare(top)
         self._save()
+
+    def _best(self, finalists: list[dict[str, Any]], limits: Mapping[str, float]) -> dict[str, Any]:
+        """The most accurate finalist whose bundle meets the budget, by the validation part."""
+        within = [row for row in finalists if not beyond(Cost(**row["cost"]), limits)]
+        if not within:
+            nearest = [Candidate(Choice.of_data(row), row["validation"], Cost(**row["cost"])) for row in finalists]
+            raise SearchError(_unreachable(ranked(nearest, limits)[0], limits))
+        top = max(within, key=lambda row: (row["validation"], -row["cost"]["seconds"]))
+        loss, allowed = self.body["reference"]["validation"] - top["validation"], self.file.words.budget.accuracy_loss
+        if loss > allowed:
+            raise SearchError(
+                f"budget.accuracy_loss: the best network within the other limits, {top['text']}, has "
+                f"{top['validation']:.2%} of the validation part, {loss:.2%} below the reference; {allowed:.2%} is "
+                "allowed: raise it or the limits, or search longer"
+            )
+        return top
 
     def _train(self, net: Supernet) -> None:
         held = self.folder / _WEIGHTS
@@ -205,7 +224,8 @@ class _Search:
         self._save()
         if isinstance(self.oracle, Measured):
             self.oracle.save()
-        self.say(f"evolution: {len(found)} networks, {sum(not beyond(c.cost, limits) for c in found)} within the budget")
+        within = sum(not beyond(c.cost, limits) for c in found)
+        self.say(f"evolution: {len(found)} networks, {within} within the budget")
         return found
 
     def _finalists(self, net: Supernet, chosen: list[Candidate], reference: ir.Model) -> list[dict[str, Any]]:
@@ -221,8 +241,8 @@ class _Search:
                 break
             start = time.monotonic()
             made = trained(
-                net.network(one.choice), self.data, words.train, seed=words.search.seed, augment=self._augment(),
-                teacher=taught,
+                net.network(one.choice), self.data, words.train, self.folder / f"training-{i}", seed=words.search.seed,
+                augment=self._augment(), teacher=taught,
             )  # fmt: skip
             row = self._measured(f"finalist-{i}", made.model, one.choice, made.seconds)
             rows.append({**one.choice.as_data(), "text": one.choice.text, "shared": one.accuracy, **row})
@@ -319,7 +339,8 @@ class _Search:
                 path = paths["onnx" if kind == "onnx" else "mslite"]
                 size = path.stat().st_size
                 held.add_artifact(run, Artifact(kind, os.fspath(path), own, size, time.time(), source))
-            held.add_document(run, "search", {key: self.body[key] for key in ("device", "limits", "reference", "found")})
+            told = {key: self.body[key] for key in ("device", "limits", "reference", "found")}
+            held.add_document(run, "search", told)
             held.end(run, "finished")
         return run
 

@@ -6,9 +6,9 @@ resolutions shared, 92 % with its own, and 93 % trained alone.)
 
 Training follows the sandwich rule with in-place distillation (Yu and Huang, "Universally Slimmable Networks", ICCV
 2019): every step adds up the gradients of the largest network, which learns the labels, and of the smallest and some
-random ones, which learn half from labels and half from the largest one's answers. Batch norms use the statistics of the batch, so that networks of
-different widths do not disturb one another; before a network is evaluated, its statistics are those of training
-examples in a row, by itself.
+random ones, which learn half from labels and half from the largest one's answers. Batch norms use the statistics of the
+batch, so that networks of different widths do not disturb one another; before a network is evaluated, its statistics
+are those of training examples that it alone has seen.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Supernet:
     def __init__(
         self, space: Space, data: Data, *, steps: int, batch: int, rate: float, seed: int, augment: Augment | None
     ) -> None:
-        self.space, self.data, self.total, self.batch, self.seed = space, data, steps, min(batch, len(data.train[1])), seed
+        self.space, self.data, self.total, self.seed = space, data, steps, seed
+        self.batch = min(batch, len(data.train[1]))
         self._functions = {k: lower(supernet(space, k, seed), training=True) for k in space.shrinks}
         self.params: dict[int, Params] = {k: dict(function.params) for k, function in self._functions.items()}
         each = -(-steps // len(space.shrinks))
@@ -92,9 +93,7 @@ class Supernet:
         for choice in (smallest, *(replace(self.space.random(draw), shrink=shrink) for _ in range(_RANDOM))):
             more, _ = self._gradients[shrink](params, masks(self.space, choice), self._levels(choice), x, aims)
             gradients = jax.tree.map(jnp.add, gradients, more)
-        self.params[shrink], self.optimizer_state[shrink] = self._apply(
-            params, self.optimizer_state[shrink], gradients
-        )
+        self.params[shrink], self.optimizer_state[shrink] = self._apply(params, self.optimizer_state[shrink], gradients)
         self.steps += 1
 
     def _gradient(

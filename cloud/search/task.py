@@ -1,16 +1,16 @@
 """A search's file: the task, the budget, the reference network, and how long is searched; its data.
 
-    [task]
-    kind = "series"            # image, sound or series: which spaces and augmentations fit
-    data = "har.npz"
-    x = "x"                    # an array (examples, channels, height, width) or (examples, height, width)
-    y = "y"                    # whole numbers from 0
-    group = "subject"          # no group is in two of training, validation and test
-    [reference]
-    network = "window_cnn"
-    [budget]
-    share = 0.5                # of the reference's latency
-    minutes = 30
+[task]
+kind = "series"            # image, sound or series: which spaces and augmentations fit
+data = "har.npz"
+x = "x"                    # an array (examples, channels, height, width) or (examples, height, width)
+y = "y"                    # whole numbers from 0
+group = "subject"          # no group is in two of training, validation and test
+[reference]
+network = "window_cnn"
+[budget]
+share = 0.5                # of the reference's latency
+minutes = 30
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from msgspec import Meta, field
 from cloud import zoo
 from cloud.data.reading.sources import npz_arrays
 from cloud.errors import DataError, SearchError
+from cloud.search.space import Elastic, Space, space_for
 from cloud.track.digests import digest_of_arrays
 from federated.tables import Count, Fraction, Number, Positive, Reader, Seed, Table, Whole
 from lite_runtime.graph import Array
 
-__all__ = ["Data", "File", "TEMPLATE", "data_of", "read", "reference_of"]
+__all__ = ["TEMPLATE", "Data", "File", "data_of", "read", "reference_of", "space_of"]
 
 TEMPLATE = __doc__.partition("\n\n")[2] if __doc__ else ""
 _READER = Reader(SearchError, "docs/search.md has the keys")
@@ -76,18 +77,19 @@ class ReferenceTable(_Table):
 
 class BudgetTable(_Table):
     """[budget]. `share`: of the reference's latency in the same precision; `milliseconds`: instead of it. `file_bytes`
-    and `arena_bytes`: 0: none. `accuracy_loss`: how far below the reference's the accuracy may be."""
+    and `arena_bytes`: 0: none. `accuracy_loss`: how far the validation accuracy may be below the reference's."""
 
     share: Annotated[float, Meta(gt=0, le=1)] = 0.5
     milliseconds: Annotated[float, Meta(ge=0)] = 0.0
     file_bytes: Whole = 0
     arena_bytes: Whole = 0
+    accuracy_loss: Fraction = 1.0
     minutes: Positive = 30.0
 
 
 class SearchTable(_Table):
-    """[search]: steps of the supernet, candidates of a generation and generations, finalists trained to the end. `bits`:
-    of weights, 32: floats."""
+    """[search]: steps of the supernet, candidates of a generation and generations, finalists trained to the end; `bits`
+    of weights, 32: floats; `warm`: random networks that are measured first."""
 
     seed: Seed = 0
     steps: Count = 600
@@ -99,6 +101,23 @@ class SearchTable(_Table):
     bits: tuple[Literal[4, 8, 32], ...] = (8,)
     warm: Whole = 60
     folder: str = "search"
+
+
+class StageTable(_Table):
+    """An element of space.stages: what a stage may be, each rising."""
+
+    widths: tuple[Count, ...]
+    depths: tuple[Count, ...] = (1,)
+    kernels: tuple[Count, ...] = (3,)
+
+
+class SpaceTable(_Table):
+    """[space]: instead of the kind's space. `stages`: the stem first; `lengths`: how many of them a network may have,
+    all if it is left out."""
+
+    stages: tuple[StageTable, ...] = ()
+    shrinks: tuple[Count, ...] = (1, 2)
+    lengths: tuple[Count, ...] = ()
 
 
 class TrainTable(_Table):
@@ -120,6 +139,7 @@ class Words(_Table):
     reference: ReferenceTable = field(default_factory=ReferenceTable)
     budget: BudgetTable = field(default_factory=BudgetTable)
     search: SearchTable = field(default_factory=SearchTable)
+    space: SpaceTable = field(default_factory=SpaceTable)
     train: TrainTable = field(default_factory=TrainTable)
 
 
@@ -222,7 +242,9 @@ def _inputs(arrays: Mapping[str, Array], said: TaskTable, x: Array, count: int, 
             raise SearchError('task.offsets: only recordings are cut; expected task.kind = "sound"')
         x = _cepstra(x, _named(arrays, said.offsets, "task.offsets"))
     if x.dtype.kind not in "iuf" or x.ndim not in (3, 4):
-        raise SearchError(f"{key}: expected numbers (examples, [channels,] height, width), got {x.dtype}{list(x.shape)}")
+        raise SearchError(
+            f"{key}: expected numbers (examples, [channels,] height, width), got {x.dtype}{list(x.shape)}"
+        )
     if len(x) != count:
         raise SearchError(f"{key}: expected {count} examples, as many as labels, got {len(x)}")
     made = np.asarray(x if x.ndim == 4 else x[:, None], np.float32) / np.float32(said.scale)
@@ -280,7 +302,16 @@ def _cepstra(samples: Array, offsets: Array) -> Array:
     return (made - made.mean((0, 1, 2))) / (made.std((0, 1, 2)) + 1e-6)
 
 
-# -- the reference -----------------------------------------------------------------------------------------------------
+# -- networks -----------------------------------------------------------------------------------------------------
+
+
+def space_of(file: File, data: Data) -> Space:
+    """The space of [space], or of the kind of task."""
+    said, bits = file.words.space, tuple(sorted(set(file.words.search.bits)))
+    if not said.stages:
+        return space_for(file.words.task.kind, data.shape, data.classes, bits)
+    stages = tuple(Elastic(s.widths, s.depths, s.kernels, bits) for s in said.stages)
+    return Space(data.shape, data.classes, stages, said.shrinks, said.lengths)
 
 
 def reference_of(file: File, data: Data) -> ir.Model:
