@@ -84,7 +84,8 @@ epochs = 12
 def predictions(space: Space, seed: int = 1234) -> dict[str, Any]:
     """Predicted and measured seconds of random networks, none of which is measured before all are predicted."""
     oracle, draw = Measured(), np.random.default_rng(seed)
-    loaded, predicted, unknown = [], [], 0
+    loaded: list[Any] = []
+    predicted, unknown = list[float](), 0
     while len(loaded) < CHOICES:
         choice = space.random(draw)
         model, row, steps = program_of(bundle_of(graph(space, choice), floats_of(choice)))

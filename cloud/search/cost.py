@@ -70,7 +70,9 @@ class Cost(NamedTuple):
 class Oracle(Protocol):
     """What tells the cost of networks."""
 
-    device: str
+    @property
+    def device(self) -> str:
+        """Its name."""
 
     def cost(self, space: Space, choice: Choice) -> Cost:
         """The cost of a choice."""
@@ -268,15 +270,17 @@ class Measured:
         if times:
             return statistics.median(times)
         kernel, operations, nbytes = step
-        near = [(s, statistics.median(t)) for s, t in self.steps.items() if s[0] == kernel]
-        size = 1 if operations else 2
+        near = [
+            (other if operations else size, statistics.median(times))
+            for (name, other, size), times in self.steps.items() if name == kernel
+        ]  # fmt: skip
         mine = operations or nbytes
-        below = max((row for row in near if row[0][size] <= mine), key=lambda row: row[0][size], default=None)
-        above = min((row for row in near if row[0][size] >= mine), key=lambda row: row[0][size], default=None)
+        below = max((row for row in near if row[0] <= mine), default=None)
+        above = min((row for row in near if row[0] >= mine), default=None)
         if below is None or above is None:
             return None
         self.unknown += 1
-        low, high = below[0][size], above[0][size]
+        low, high = below[0], above[0]
         share = (mine - low) / (high - low) if high > low else 0.0
         return below[1] + share * (above[1] - below[1])
 

@@ -322,7 +322,7 @@ def _convolution(
         assert node is not None
         weight = node.inputs[1]
         assert weight is not None and weight.const_value is not None
-        shape = [int(n) for n in weight.const_value.shape]
+        shape = weight.const_value.numpy().shape
         node.replace_input_with(1, masked := _before(b, node, weight, gates[f"{MASK}kernel{i}"], shape))
         masked.name, momentum = f"{name}.conv.kernel", 0.0
     return b.batch_norm(y, name=f"{name}.bn", momentum=momentum)

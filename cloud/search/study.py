@@ -255,7 +255,7 @@ class _Search:
         """Write a trained network and its bundle; accuracies in floats and as deployed, and the predicted cost."""
         words = self.file.words
         if choice is None and set(words.search.bits) == {32}:
-            source, given = model, {}
+            source, given = model, dict[str, Any]()
         else:
             source, given = finished(model, self.data, choice, words.train, words.search.seed)
         paths = {kind: self.folder / f"{name}.{kind}" for kind in ("onnx", "mslite", "float.mslite")}

@@ -107,7 +107,8 @@ class Supernet:
             logits = outputs["logits"]
             return optax.softmax_cross_entropy(logits, aims).mean(), logits
 
-        return jax.grad(loss, has_aux=True)(params)
+        found: tuple[Params, jax.Array] = jax.grad(loss, has_aux=True)(params)
+        return found
 
     def _updated(self, params: Params, state: Any, gradients: Params) -> tuple[Params, Any]:
         updates, state = self._optimizer.update(gradients, state, params)

@@ -45,11 +45,11 @@ _LEAST = 20
 """Examples that training, validation and test need each."""
 
 
-class _Table(Table):
+class _Table(Table, frozen=True):
     reader: ClassVar[Reader] = _READER
 
 
-class TaskTable(_Table):
+class TaskTable(_Table, frozen=True):
     """[task]. `offsets`: x is one array of samples (sound of 8 kHz), cut there, and becomes cepstra. `test`: an array
     of bools that says which examples are held out, else `x_test` and `y_test`, else `test_share` of all. `scale`: x is
     divided by it; `most`: examples of training at most, spread evenly."""
@@ -69,13 +69,13 @@ class TaskTable(_Table):
     most: Whole = 0
 
 
-class ReferenceTable(_Table):
+class ReferenceTable(_Table, frozen=True):
     """[reference]: a network of the zoo, or the path of an ONNX file with one input and logits."""
 
     network: str = "ds_cnn"
 
 
-class BudgetTable(_Table):
+class BudgetTable(_Table, frozen=True):
     """[budget]. `share`: of the reference's latency in the same precision; `milliseconds`: instead of it. `file_bytes`
     and `arena_bytes`: 0: none. `accuracy_loss`: how far the validation accuracy may be below the reference's."""
 
@@ -87,7 +87,7 @@ class BudgetTable(_Table):
     minutes: Positive = 30.0
 
 
-class SearchTable(_Table):
+class SearchTable(_Table, frozen=True):
     """[search]: steps of the supernet, candidates of a generation and generations, finalists trained to the end; `bits`
     of weights, 32: floats; `warm`: random networks that are measured first."""
 
@@ -103,7 +103,7 @@ class SearchTable(_Table):
     folder: str = "search"
 
 
-class StageTable(_Table):
+class StageTable(_Table, frozen=True):
     """An element of space.stages: what a stage may be, each rising."""
 
     widths: tuple[Count, ...]
@@ -111,7 +111,7 @@ class StageTable(_Table):
     kernels: tuple[Count, ...] = (3,)
 
 
-class SpaceTable(_Table):
+class SpaceTable(_Table, frozen=True):
     """[space]: instead of the kind's space. `stages`: the stem first; `lengths`: how many of them a network may have,
     all if it is left out."""
 
@@ -120,7 +120,7 @@ class SpaceTable(_Table):
     lengths: tuple[Count, ...] = ()
 
 
-class TrainTable(_Table):
+class TrainTable(_Table, frozen=True):
     """[train]: the recipe of the reference and of finalists. `weight`: of the teacher in the loss of finalists."""
 
     epochs: Count = 20
@@ -132,7 +132,7 @@ class TrainTable(_Table):
     temperature: Number = 2.0
 
 
-class Words(_Table):
+class Words(_Table, frozen=True):
     """The whole file."""
 
     task: TaskTable
@@ -185,7 +185,8 @@ class Data:
 
 
 def data_of(file: File) -> Data:
-    """Read and split the data. Raises SearchError for arrays that are missing or do not match."""
+    """Read and split the data; all parts are scaled by mean and spread of the training part, cepstra each by its own.
+    Raises SearchError for arrays that are missing or do not match."""
     said = file.words.task
     arrays = _arrays(file.path(said.data))
     y = _labels(_named(arrays, said.y, "task.y"), "task.y")
@@ -211,8 +212,11 @@ def data_of(file: File) -> Data:
     lacking = sorted(set(range(classes)) - set(np.unique(parts["training"][1]).tolist()))
     if lacking:
         raise SearchError(f"task.y: the training part has no example of class {lacking[0]}; split in another way")
-    mean, spread = float(parts["training"][0].mean()), float(parts["training"][0].std()) or 1.0
-    scaled = {n: (np.asarray((a - mean) / spread, np.float32), b) for n, (a, b) in parts.items()}
+    seen, axes = parts["training"][0], (0, 1, 2) if said.offsets else None
+    mean, spread = seen.mean(axes), seen.std(axes)
+    scaled = {
+        n: (np.asarray((a - mean) / np.where(spread > 0, spread, 1), np.float32), b) for n, (a, b) in parts.items()
+    }
     digest = digest_of_arrays({f"{n}/{k}": a for n, pair in scaled.items() for k, a in zip("xy", pair, strict=True)})
     return Data(scaled["training"], scaled["validation"], scaled["test"], classes, digest)
 
@@ -299,7 +303,7 @@ def _cepstra(samples: Array, offsets: Array) -> Array:
         clip[: len(part)] = part / full
         frames = np.lib.stride_tricks.sliding_window_view(clip, _FRAME)[::_SHIFT] * window
         made[i, 0] = np.log(np.abs(np.fft.rfft(frames)) ** 2 @ bands + 1e-6) @ transform
-    return (made - made.mean((0, 1, 2))) / (made.std((0, 1, 2)) + 1e-6)
+    return made
 
 
 # -- networks -----------------------------------------------------------------------------------------------------
