@@ -28,8 +28,8 @@ from cloud.search.task import data_of, read, space_of
 from lite_runtime._files import write_atomically
 
 ARM = "aarch64-dotprod"
-CHOICES = 40
-"""Random networks whose latency is predicted and measured."""
+WARM, CHOICES = 60, 40
+"""Random networks of which a table of steps is made, and others whose latency is predicted and measured."""
 _HAR = """[task]
 kind = "series"
 data = "{data}/har_30_subjects.npz"
@@ -81,9 +81,9 @@ epochs = 12
 """The files of searches, by name."""
 
 
-def predictions(space: Space, seed: int = 1234) -> dict[str, Any]:
+def predictions(oracle: Measured, space: Space, seed: int = 1234) -> dict[str, Any]:
     """Predicted and measured seconds of random networks, none of which is measured before all are predicted."""
-    oracle, draw = Measured(), np.random.default_rng(seed)
+    draw = np.random.default_rng(seed)
     loaded: list[Any] = []
     predicted, unknown = list[float](), 0
     while len(loaded) < CHOICES:
@@ -104,13 +104,29 @@ def predictions(space: Space, seed: int = 1234) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(name: str, data: Path, folder: Path) -> None:
-    """One search, or the rest of it."""
+def asked(name: str, folder: Path) -> tuple[Measured, dict[str, Any]]:
+    """A table of steps measured now, and its predictions. Those that the search used may be of a busy machine."""
+    file = read(folder / f"{name}.toml")
+    space = space_of(file, data_of(file))
+    path = folder / f"steps-{name}.json"
+    path.unlink(missing_ok=True)
+    oracle = Measured(path=path)
+    oracle.warm(space, WARM)
+    return oracle, predictions(oracle, space)
+
+
+def write_file(name: str, data: Path, folder: Path) -> Path:
+    """The file of a task's search."""
     said = TASKS[name].format(data=data.resolve())
     table = f'folder = "{(folder / name).resolve()}"\n'
     said = said.replace("[search]\n", f"[search]\n{table}") if "[search]" in said else f"{said}[search]\n{table}"
     path = folder / f"{name}.toml"
     write_atomically(path, said.encode())
+    return path
+
+
+def run(name: str, path: Path, folder: Path) -> None:
+    """One search, or the rest of it."""
     found = search(
         path, resume=True, store=folder / "runs.sqlite", say=lambda text: print(f"{name}: {text}", flush=True)
     )
@@ -119,10 +135,11 @@ def run(name: str, data: Path, folder: Path) -> None:
 
 def figures(name: str, folder: Path) -> dict[str, Any]:
     """What a finished search came to, timed now."""
+    made: dict[str, Any] = {}
     body = json.loads((folder / name / "search.json").read_bytes())
     rows = {"reference": body["reference"], "found": body["found"]}
-    arm, here = oracle_of(ARM), oracle_of("host")
-    made: dict[str, Any] = {"seconds": body["seconds"], "candidates": len(body["candidates"])}
+    arm, (here, made["oracle"]) = oracle_of(ARM), asked(name, folder)
+    made |= {"seconds": body["seconds"], "candidates": len(body["candidates"])}
     for kind in ("mslite", "float.mslite"):
         bundles = {key: (folder / name / f"{row['files']}.{kind}").read_bytes() for key, row in rows.items()}
         times = latencies([program_of(bundle)[:2] for bundle in bundles.values()], rounds=40)
@@ -135,8 +152,6 @@ def figures(name: str, folder: Path) -> dict[str, Any]:
             }  # fmt: skip
     made["network"], made["reference_network"] = body["found"]["text"], body["reference"]["name"]
     made["training_seconds"] = {key: row["training_seconds"] for key, row in rows.items()}
-    file = read(folder / f"{name}.toml")
-    made["oracle"] = predictions(space_of(file, data_of(file)))
     return made
 
 
@@ -150,11 +165,16 @@ def show(name: str, made: dict[str, Any]) -> None:
             f"(predicted {b['predicted'] * 1e6:6.1f})  ratio {b['measured'] / a['measured']:.2f}, {ARM} "
             f"{b['arm'] / a['arm']:.2f}, file {b['file_bytes'] / a['file_bytes']:.2f}"
         )
-    o = made["oracle"]
+    print(f"{name:10} found {made['network']} in {made['seconds']:.0f} s, {made['candidates']} candidates")
+    show_oracle(name, made["oracle"])
+
+
+def show_oracle(name: str, o: dict[str, Any]) -> None:
+    """Print what a table of steps predicts."""
     print(
-        f"{name:10} found {made['network']} in {made['seconds']:.0f} s; oracle over {o['networks']} networks: rank "
-        f"correlation {o['rank_correlation']:.3f}, error {o['mean_error']:.1%} in the mean, "
-        f"{o['largest_error']:.1%} at most"
+        f"{name:10} oracle over {o['networks']} networks of {min(o['measured']) * 1e6:.1f} to "
+        f"{max(o['measured']) * 1e6:.1f} µs: rank correlation {o['rank_correlation']:.3f}, error {o['mean_error']:.1%} "
+        f"in the mean, {o['median_error']:.1%} in the median, {o['largest_error']:.1%} at most"
     )
 
 
@@ -165,17 +185,21 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--folder", type=Path, help="of the searches; a search there is continued")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
-    parser.add_argument("--only", choices=["search", "figures"], help="one half of the work")
+    parser.add_argument("--only", choices=["search", "figures", "oracle"], help="a part of the work")
     args = parser.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="msedge-search-"))
     folder.mkdir(parents=True, exist_ok=True)
     made = {}
     for name in args.tasks:
-        if args.only != "figures":
-            run(name, args.data, folder)
-        if args.only != "search":
+        path = write_file(name, args.data, folder)
+        if args.only in (None, "search"):
+            run(name, path, folder)
+        if args.only in (None, "figures"):
             made[name] = figures(name, folder)
             show(name, made[name])
+        if args.only == "oracle":
+            made[name] = asked(name, folder)[1]
+            show_oracle(name, made[name])
     if args.json and made:
         write_atomically(args.json, json.dumps(made, indent=1).encode())
 
