@@ -45,12 +45,22 @@ offsets = "offsets"
 y = "digit"
 [reference]
 network = "ds_cnn"
+[search]
+steps = 240
+population = 16
+generations = 5
+finalists = 2
 [train]
 epochs = 12
 """,
     "har": _HAR
     + """[reference]
 network = "resnet8"
+[search]
+steps = 240
+population = 16
+generations = 5
+finalists = 2
 [train]
 epochs = 12
 """,
