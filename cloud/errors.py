@@ -6,7 +6,7 @@ from lite_runtime.errors import MsedgeError
 
 __all__ = [
     "AuditError", "CheckpointError", "ClusterError", "DataError", "EngineError", "NotFiniteError", "PlanError",
-    "TrackError", "TrainError", "take_multiple",
+    "SearchError", "TrackError", "TrainError", "take_multiple",
 ]  # fmt: skip
 
 
@@ -40,6 +40,10 @@ class CheckpointError(MsedgeError):
 
 class ClusterError(MsedgeError):
     """A cluster or its jobs cannot be read or run: a file that contradicts itself, a job that fits nowhere."""
+
+
+class SearchError(MsedgeError):
+    """A search cannot start or go on: a task that does not fit its data, a budget that no network meets."""
 
 
 class TrackError(MsedgeError):

@@ -55,7 +55,7 @@ class QuantizedRun:
 
 def quantize_aware(
     model: ir.Model, data: tuple[Arrays, npt.ArrayLike], *,
-    options: Options | None = None, weight_bits: Literal[4, 8] = 8,
+    options: Options | None = None, weight_bits: Literal[4, 8] = 8, narrow: Sequence[str] = ("*",),
     calibration: Samples | Source | None = None, epochs: int = 4, batch_size: int = 64, rate: float = 1e-3,
     optimizer: optax.GradientTransformation | None = None, learn_scales: bool = False,
     loss: str | PerExample = "softmax_cross_entropy", metrics: Sequence[str] | Mapping[str, PerExample] | None = None,
@@ -65,6 +65,7 @@ def quantize_aware(
     """Prepare a copy of the trained `model` (batch norms folded, dropout dropped), quantise it with weights kept as
     floats (`converter.quantize.qat`), train on (inputs, labels) for `epochs`, freeze the weights to integers.
 
+    `narrow`: globs of the nodes whose weights have four bits, if `weight_bits` is 4: others have eight.
     `calibration`: rows for calibrating activations, by default rows spread evenly over `data`. `optimizer`: for weights
     and biases; by default Adam whose rate falls from `rate` to zero along half a cosine. `learn_scales`: also train the
     scales of weights and activations, by Adam at that same rate relative to their values. The other arguments are
@@ -78,7 +79,7 @@ def quantize_aware(
         raise TrainError(f"expected at least 1 epoch and batches of at least 1, got {epochs} and {batch_size}")
     chosen = np.linspace(0, rows.size - 1, min(_CALIBRATION_ROWS, rows.size)).astype(np.intp)
     samples = calibration if calibration is not None else {name: array[chosen] for name, array in rows.inputs.items()}
-    record = fake_quantize(prepared, options or Options(), samples, weight_bits=weight_bits)
+    record = fake_quantize(prepared, options or Options(), samples, weight_bits=weight_bits, narrow=narrow)
     learned = {name for group in scales(prepared) for name in group} if learn_scales else set[str]()
     schedule = cosine_schedule(rate, epochs * -(-rows.size // batch_size))
     trainer = Trainer(

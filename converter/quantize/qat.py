@@ -20,6 +20,7 @@ Trained weights may take the least integer too, -128 in eight bits, which post-t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from converter.passes import cleanup, quantized
 from converter.quantize import apply
 from converter.quantize.calibration.data import Samples, Source
 from converter.quantize.calibration.data import load as calibration_data
-from converter.quantize.options import Options
+from converter.quantize.options import Options, matches
 from converter.quantize.record import Record
 from converter.quantize.rounding.weights import Bits, per_channel, width
 from converter.quantize.schemes import SCHEMES, weight_place
@@ -49,13 +50,15 @@ _BIAS_ROOM = 2.0**30
 
 
 def fake_quantize(
-    model: ir.Model, options: Options, samples: Samples | Source, *, weight_bits: Bits = 8
+    model: ir.Model, options: Options, samples: Samples | Source, *, weight_bits: Bits = 8,
+    narrow: Sequence[str] = ("*",),
 ) -> Record:  # fmt: skip
     """Convert `model` (IR after PREPARE) in place to a trainable one that rounds as its static quantisation does.
 
     The result is standard ONNX. `options`: of mode int8 or int16x8, with float inputs and outputs; GPTQ and bias
     correction are left to training. `weight_bits` 4 gives contractions int4 weights with one scale per channel, except
-    channels of fewer than 32 weights, which keep eight bits. Raises QuantizeError.
+    channels of fewer than 32 weights, which keep eight bits; `narrow`: globs of the nodes that get them. Raises
+    QuantizeError.
     """
     if not options.static or options.io != "float32":
         raise QuantizeError(
@@ -71,15 +74,18 @@ def fake_quantize(
     build.adopt(model)
     state = State(model, options, samples, record)
     for step in _STEPS:
-        if step.applies(options) and (step is not _NARROW or weight_bits == 4):
+        if step is _NARROW and weight_bits == 4:
+            _round_to_four_bits(state, narrow)
+        elif step is not _NARROW and step.applies(options):
             step.run(state)
     export.standardize(model)
     return record
 
 
-def _round_to_four_bits(state: State) -> None:
+def _round_to_four_bits(state: State, narrow: Sequence[str] = ("*",)) -> None:
     for node, scheme in state.plan.integer.items():
-        placed = weight_place(node) if scheme.role == "contraction" else None
+        chosen = scheme.role == "contraction" and matches(narrow, node.name)
+        placed = weight_place(node) if chosen else None
         if placed is not None and width(placed[2], placed[0], 4) == 4:
             place, value, weight = placed
             name = value.name or ""
@@ -124,6 +130,7 @@ def _thaw(node: ir.Node, index: int, floats: ir.Value) -> None:
 
 
 _NARROW = Step("round weights to four bits", lambda options: True, _round_to_four_bits)
+"""Called by `fake_quantize` itself, with its globs."""
 
 
 def _trainable_steps() -> tuple[Step, ...]:

@@ -34,6 +34,7 @@ from edge.cli import (
     push,
     run,
     runs,
+    search,
     serve,
     sign,
     teach,
@@ -49,6 +50,7 @@ __all__ = ["app"]
 _COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "tune": tune.tune,
+    "search": search.search,
     "plan": plan.plan,
     "convert": convert.convert,
     "build": build.build,

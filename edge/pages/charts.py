@@ -11,7 +11,7 @@ from html import escape
 from itertools import cycle
 from typing import NamedTuple
 
-__all__ = ["COLOURS", "EARLY", "Pair", "curves", "densities", "dumbbells", "scatter", "shares"]
+__all__ = ["COLOURS", "EARLY", "Mark", "Pair", "curves", "densities", "dumbbells", "scatter", "shares"]
 
 WIDE, HIGH = 640, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 26, 24
@@ -108,32 +108,53 @@ def _dumbbell(pair: Pair, across: _Axis, y: float) -> str:
     return "".join(parts)
 
 
+class Mark(NamedTuple):
+    """A point of `scatter` that is shown apart, with its name beside it."""
+
+    x: float
+    y: float
+    name: str = ""
+
+
 def scatter(
     title: str, points: Sequence[tuple[float, float, bool]], *, names: Sequence[str] = (), log: bool = False,
-    write: Write = "{:.4g}".format,
+    write: Write = "{:.4g}".format, marks: Sequence[Mark] = (), limit: float | None = None,
 ) -> str:  # fmt: skip
     """Dots at (x, y), filled or hollow; "" if there are none. `names`: x are their positions; `log`: x above 0, placed
-    by their logarithms."""
+    by their logarithms. `marks` are diamonds; at the x `limit` there is a dashed line."""
     if not points:
         return ""
     place = math.log10 if log else float
-    seen = [place(x) for x, _, _ in points]
-    ends = (-0.5, len(names) - 0.5) if names else (min(seen), max(seen))
-    low, high, step = _ticks(min(y for _, y, _ in points), max(y for _, y, _ in points))
+    every = [x for x, _, _ in points] + [mark.x for mark in marks] + ([] if limit is None else [limit])
+    heights = [y for _, y, _ in points] + [mark.y for mark in marks]
+    ends = (-0.5, len(names) - 0.5) if names else (place(min(every)), place(max(every)))
+    low, high, step = _ticks(min(heights), max(heights))
     across, up = _Axis(*ends, LEFT + 8, WIDE - RIGHT - 8), _Axis(low, high, HIGH - BOTTOM, TOP)
     grid = "".join(_level(up(low + i * step), write(low + i * step)) for i in range(round((high - low) / step) + 1))
-    exact = [(x, f"{x:.3g}") for x in sorted({min(x for x, _, _ in points), max(x for x, _, _ in points)})]
-    marks = list(enumerate(names)) if names else exact
+    exact = [(x, f"{x:.3g}") for x in sorted({min(every), max(every)})]
+    ticks = list(enumerate(names)) if names else exact
     anchors = ["middle"] * len(names) if names else ["start", "end"]
     words = "".join(
         _text(across(float(at) if names else place(at)), HIGH - 8, word[:MOST_LETTERS], anchor)
-        for (at, word), anchor in zip(marks, anchors, strict=False)
+        for (at, word), anchor in zip(ticks, anchors, strict=False)
     )
     dots = "".join(
         f'<circle class="c0 {"full" if full else "hollow"}" cx="{across(place(x)):.1f}" cy="{up(y):.1f}" r="4"/>'
         for x, y, full in points
     )
-    return _figure(title, WIDE, HIGH, grid + words + dots)
+    if limit is not None:
+        at = f"{across(place(limit)):.1f}"
+        words += f'<polyline class="c1{EARLY}" points="{at},{TOP} {at},{HIGH - BOTTOM}"/>'
+        words += _text(across(place(limit)), TOP - 4, "budget", "middle")
+    apart = "".join(_diamond(mark, across(place(mark.x)), up(mark.y)) for mark in marks)
+    return _figure(title, WIDE, HIGH, grid + words + dots + apart)
+
+
+def _diamond(mark: Mark, x: float, y: float) -> str:
+    turned = f'transform="rotate(45 {x:.1f} {y:.1f})"'
+    drawn = f'<rect class="c1 full" x="{x - 4.5:.1f}" y="{y - 4.5:.1f}" width="9" height="9" {turned}/>'
+    right = x > WIDE / 2
+    return drawn + (_text(x + (-9 if right else 9), y + 4, mark.name, "end" if right else "start") if mark.name else "")
 
 
 def densities(title: str, spreads: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> str:
