@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from cloud.audit.parts import accuracy, attacks, calibration, corruptions, groups, privacy, quantising, slices
+from cloud.audit.parts import (
+    accuracy,
+    attacks,
+    calibration,
+    certified,
+    corruptions,
+    groups,
+    privacy,
+    quantising,
+    slices,
+)
 from cloud.audit.section import Part
 
 __all__ = ["PARTS"]
@@ -15,5 +25,6 @@ PARTS: tuple[Part, ...] = (
     quantising.PART,
     corruptions.PART,
     attacks.PART,
+    certified.PART,
     privacy.PART,
 )

@@ -43,7 +43,7 @@ def test_a_page_and_json(folder: Path, tmp_path: Path) -> None:
     found = json.loads(out)
     assert code == 0, err
     assert found["held"] and found["figures"]["accuracy.accuracy"] == 1 and "groups.room.worst" in found["figures"]
-    assert [section["name"] for section in found["sections"]][-2:] == ["corruptions", "privacy"]
+    assert [section["name"] for section in found["sections"]][-3:] == ["corruptions", "certified", "privacy"]
     text = page.read_text("utf-8")
     assert "All limits held" in text and "<td>&lt;b&gt;</td>" in text and "<td><b>" not in text
     assert text.count("data:image/png;base64,") >= 10 and "http" not in text.replace("http-equiv", "")
