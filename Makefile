@@ -11,7 +11,8 @@ DATA ?= ../shared/data
 THREADS ?= 1,2
 LANGUAGE_MODELS ?= $(or $(MSEDGE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/msedge)/models
 TESTS ?= tests
-WORKERS ?= 2
+# Some tests wait for others: with one worker more than cores, none is idle meanwhile.
+WORKERS ?= 3
 
 # What results are compared with. pyproject.toml bounds their versions; `make test-latest` ignores these bounds.
 ORACLES := gguf onnx onnx_ir onnxscript onnxruntime ai-edge-litert openvino openapi-spec-validator prometheus_client \

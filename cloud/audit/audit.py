@@ -74,13 +74,14 @@ def figures_of(subject: Subject, parts: Sequence[Part]) -> tuple[dict[str, str],
 
 
 def audit(
-    subject: Subject, *, parts: Sequence[Part] = PARTS, limits: Sequence[Limit] = (), budget: float = math.inf,
+    subject: Subject, *, parts: Sequence[Part] | None = None, limits: Sequence[Limit] = (), budget: float = math.inf,
     notes: Sequence[str] = (), progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:  # fmt: skip
-    """Measure a subject. budget: seconds, divided among the parts by their shares; what one does not use is left for
-    the others. Raises AuditError for limits of figures that are not measured, before anything is."""
+    """Measure a subject. parts: None is all of them. budget: seconds, divided by their shares; what one does not use is
+    left for the others. Raises AuditError for limits of figures that are not measured, before anything is."""
     if not budget > 0:
         raise AuditError(f"--budget: expected more than 0 seconds, got {budget:g}")
+    parts = PARTS if parts is None else parts
     known, lacking = figures_of(subject, parts)
     left_out = {part.name: "it was left out by --only or --without" for part in PARTS if part not in parts}
     refuse_unknown(limits, known, left_out | lacking)

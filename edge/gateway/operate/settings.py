@@ -271,9 +271,9 @@ class Settings(_Section, frozen=True):
     access: Access = Access()
     logs: Logs = Logs()
     traces: Traces = Traces()
+    explaining: Explaining = Explaining()
     personal: Personal = Personal()
     sequences: Sequences = Sequences()
-    explaining: Explaining = Explaining()
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
