@@ -101,9 +101,9 @@ def collect(
     """
     import numpy as np
 
+    from lite_runtime._arrays import packed_arrays
     from lite_runtime._files import write_atomically
     from lite_runtime.active import answers
-    from lite_runtime.active.keeping import packed_arrays
     from lite_runtime.errors import MsedgeError
 
     found = [answers(folder) for folder in folders]

@@ -123,8 +123,8 @@ def _flat(outputs: Mapping[str, Array | list[Array]]) -> dict[str, Array]:
 
 def keep(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write an .npz."""
+    from lite_runtime._arrays import packed_arrays
     from lite_runtime._files import write_atomically
-    from lite_runtime.active.keeping import packed_arrays
 
     write_atomically(path, packed_arrays(arrays))
 

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from lite_runtime._arrays import load_arrays, packed_arrays
 from lite_runtime._files import write_atomically
-from lite_runtime.active.keeping import Example, identity, load_arrays, packed_arrays
+from lite_runtime.active.keeping import Example, identity
 from lite_runtime.errors import MsedgeError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array

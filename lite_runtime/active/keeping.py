@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import io
 import math
 import os
-import zipfile
 from collections.abc import Mapping
 
 import numpy as np
 
+from lite_runtime._arrays import load_arrays, packed_arrays
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 
-__all__ = ["Example", "Kept", "identity", "load_arrays", "packed_arrays"]
+__all__ = ["Example", "Kept", "identity"]
 
 _HEX = 32
-_MOST_FILE = 1 << 30
 
 
 class Example(NamedTuple):
@@ -117,27 +115,3 @@ def identity(inputs: Mapping[str, Array]) -> str:
         array = np.ascontiguousarray(inputs[name])
         found.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode() + array.tobytes())
     return found.hexdigest()[:_HEX]
-
-
-def packed_arrays(arrays: Mapping[str, Array]) -> bytes:
-    """The bytes of an .npz file, the same for the same arrays. Names may be any, unlike those of `np.savez`."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-    return file.getvalue()
-
-
-def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """All arrays of an .npz file. Raises MsedgeError for one that cannot be read or would be larger than 1 GiB, and for
-    Python objects."""
-    shown = os.fspath(path)
-    try:
-        with zipfile.ZipFile(shown) as archive:
-            if (size := sum(entry.file_size for entry in archive.infolist())) > _MOST_FILE:
-                raise MsedgeError(f"{shown!r}: expected at most {_MOST_FILE} bytes of arrays, got {size}")
-        with np.load(shown, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as problem:
-        raise MsedgeError(f"cannot read {shown!r} as an .npz file: {problem}") from problem

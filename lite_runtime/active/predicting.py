@@ -9,7 +9,7 @@ import numpy as np
 
 from lite_runtime.active.choosing import STRATEGIES, Seen
 from lite_runtime.active.dropout import MASK, dropout_draws, without_dropout
-from lite_runtime.calibration.scores import from_probabilities, log_softmax
+from lite_runtime.calibration.scores import are_probabilities, from_probabilities, log_softmax
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array
 
@@ -20,6 +20,8 @@ __all__ = ["look"]
 
 MOST_ROWS = 256
 """Rows of one run where the batch is open."""
+_SUM = 1e-3
+"""How far from 1 the sum of probabilities may be."""
 
 
 def look(
@@ -104,7 +106,7 @@ def _probabilities(model: Model, found: Array, name: str) -> Array:
     if calibration is not None and calibration.output == name:
         logits = from_probabilities(scores) if calibration.kind == "probabilities" else scores
         return np.asarray(np.exp(log_softmax(logits, calibration.temperature)))
-    if np.all(scores >= 0) and np.all(np.abs(scores.sum(axis=1) - 1) < 1e-3):
+    if are_probabilities(scores, _SUM):
         return np.asarray(scores / scores.sum(axis=1, keepdims=True))
     return np.asarray(np.exp(log_softmax(scores)))
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lite_runtime._arrays import load_arrays, packed_arrays
 from lite_runtime.active import Kept, answers, ask
-from lite_runtime.active.keeping import Example, identity, load_arrays, packed_arrays
+from lite_runtime.active.keeping import Example, identity
 from lite_runtime.errors import InputError, MsedgeError
 
 NAMES = ("cat", "dog", "owl")
