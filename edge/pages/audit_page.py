@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from converter.report.html import document, facts, figure_cell, name_cell, table, text_cell
 from edge.pages.charts import curves
-from edge.pages.pictures import png
+from edge.pages.pictures import png_address
 
 if TYPE_CHECKING:
     from cloud.audit.audit import Audit
@@ -145,8 +144,8 @@ def _word_cell(value: Cell) -> str:
 
 def _pictures(pictures: Sequence[Picture]) -> str:
     shown = "".join(
-        f'<figure><img alt="{escape(one.caption)}" src="data:image/png;base64,'
-        f'{base64.b64encode(png(one.pixels)).decode("ascii")}"><figcaption>{escape(one.caption)}</figcaption></figure>'
+        f'<figure><img alt="{escape(one.caption)}" src="{png_address(one.pixels)}">'
+        f"<figcaption>{escape(one.caption)}</figcaption></figure>"
         for one in pictures
     )
     return f'<div class="pictures">{shown}</div>' if shown else ""

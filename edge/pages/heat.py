@@ -3,14 +3,12 @@ text."""
 
 from __future__ import annotations
 
-import struct
-import zlib
-from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
 import numpy as np
 
+from edge.pages.pictures import png_address
 from lite_runtime.explaining import Layout
 from lite_runtime.graph import Array
 
@@ -66,7 +64,7 @@ def _image(sample: Array, attributions: Array, layout: Layout, names: Sequence[s
     grey = layout.over_places(sample.astype(np.float64))
     grey = (grey - grey.min()) / (float(np.ptp(grey)) or 1.0)
     mixed = colours(heat, limit_of(heat)) * (0.85 + 0.15 * grey[..., None])
-    return f'<img alt="attributions" src="{_png(np.rint(mixed).astype(np.uint8))}">'
+    return f'<img alt="attributions" src="{png_address(np.rint(mixed).astype(np.uint8))}">'
 
 
 def sample_image(sample: Array, layout: Layout) -> str:
@@ -75,22 +73,7 @@ def sample_image(sample: Array, layout: Layout) -> str:
     values = values.reshape(*values.shape[:2], -1)
     values = values if values.shape[2] == 3 else np.repeat(values.mean(2, keepdims=True), 3, axis=2)
     values = (values - values.min()) / (float(np.ptp(values)) or 1.0)
-    return f'<img alt="sample" src="{_png(np.rint(values * 255).astype(np.uint8))}">'
-
-
-def _png(pixels: Array) -> str:
-    """Pixels (rows, columns, 3) uint8 as a data address."""
-    rows, columns = pixels.shape[:2]
-    lines = np.concatenate([np.zeros((rows, 1), np.uint8), pixels.reshape(rows, -1)], 1)
-    parts = (
-        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)),
-        (b"IDAT", zlib.compress(lines.tobytes(), 9)),
-        (b"IEND", b""),
-    )
-    data = b"".join(
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in parts
-    )
-    return "data:image/png;base64," + b64encode(b"\x89PNG\r\n\x1a\n" + data).decode()
+    return f'<img alt="sample" src="{png_address(np.rint(values * 255).astype(np.uint8))}">'
 
 
 # -- series and sound --------------------------------------------------------------------------------------------------
@@ -125,7 +108,7 @@ def _strip(wave: Array, heat: Array, limit: float, top: float, high: float) -> s
     heat = np.add.reduceat(heat, edges[:-1]) / np.diff(edges)
     columns = (
         f'<image x="0" y="{top:g}" width="{WIDE}" height="{high:g}" preserveAspectRatio="none" '
-        f'style="image-rendering:pixelated" href="{_png(colours(heat, limit)[None])}"/>'
+        f'style="image-rendering:pixelated" href="{png_address(colours(heat, limit)[None])}"/>'
     )
     low, span = float(wave.min()), float(np.ptp(wave)) or 1.0
     step = max(1, count // _MOST_POINTS)

@@ -10,7 +10,7 @@ from html import escape
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["pictured", "png"]
+__all__ = ["pictured", "png", "png_address"]
 
 Array = npt.NDArray[np.generic]
 
@@ -28,7 +28,7 @@ def pictured(array: Array, name: str = "") -> str:
     values = np.asarray(array, np.float64)
     image = _image(values)
     if image is not None:
-        return f'<img class="example" alt="{escape(name)}" src="data:image/png;base64,{_text(png(image))}">'
+        return f'<img class="example" alt="{escape(name)}" src="{png_address(image)}">'
     series = _series(values)
     if series is not None:
         return _lines(series, name)
@@ -47,6 +47,11 @@ def png(image: npt.NDArray[np.uint8]) -> bytes:
     parts = ((b"IHDR", head), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
     chunks = (struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def png_address(image: npt.NDArray[np.uint8]) -> str:
+    """The PNG file of an image as an address, for `src` and `href`."""
+    return f"data:image/png;base64,{base64.b64encode(png(image)).decode('ascii')}"
 
 
 def _image(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8] | None:
@@ -86,7 +91,3 @@ def _lines(series: npt.NDArray[np.float64], name: str) -> str:
 
 def _points(across: npt.NDArray[np.float64], up: npt.NDArray[np.float64]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
