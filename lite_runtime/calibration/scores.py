@@ -12,7 +12,7 @@ import numpy as np
 from lite_runtime.graph import Array
 from lite_runtime.reference import normalize
 
-__all__ = ["energy", "from_probabilities", "log_softmax", "mahalanobis"]
+__all__ = ["are_probabilities", "energy", "from_probabilities", "log_softmax", "mahalanobis"]
 
 _LEAST = 1e-38
 """The least probability that a logarithm is taken of: about the least normal float32."""
@@ -22,6 +22,13 @@ def from_probabilities(given: Array) -> Array:
     """Logits of probabilities, (n, classes): those that the model had, minus a number for each row."""
     with np.errstate(all="ignore"):
         return np.log(np.maximum(np.asarray(given, np.float64), _LEAST))
+
+
+def are_probabilities(scores: Array, within: float) -> bool:
+    """Whether scores (n, classes) are probabilities: none below 0, and the sum of each row 1 up to `within`, which
+    depends on how they were rounded."""
+    given = np.asarray(scores, np.float64)
+    return bool((given >= 0).all() and (np.abs(given.sum(axis=1) - 1) <= within).all())
 
 
 def log_softmax(logits: Array, temperature: float = 1.0) -> Array:

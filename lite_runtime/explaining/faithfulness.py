@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lite_runtime.calibration.scores import are_probabilities, log_softmax
 from lite_runtime.errors import ExplainError
 from lite_runtime.explaining.layout import Layout
 from lite_runtime.explaining.subject import Subject
 from lite_runtime.graph import Array
 
 __all__ = ["Curves", "curves", "infidelity", "probabilities", "sensitivity_max"]
+
+_SUM = 0.02
+"""How far from 1 the sum of probabilities of an integer softmax may be."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,9 @@ def _area(values: Array) -> float:
 
 def probabilities(scores: Array) -> Array:
     """Probabilities (rows, outputs): scores that are some already, otherwise their softmax; one output as it is."""
-    if scores.shape[1] == 1 or (scores.min() >= 0 and np.allclose(scores.sum(1), 1, atol=0.02)):
+    if scores.shape[1] == 1 or are_probabilities(scores, _SUM):
         return scores
-    shifted = np.exp(scores - scores.max(1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(1, keepdims=True))
+    return np.asarray(np.exp(log_softmax(scores)))
 
 
 def curves(

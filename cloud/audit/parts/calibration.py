@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from cloud.audit.calibration import Measured, measure_calibration
 from cloud.audit.section import Clock, Curves, Part, Section, Table
 from cloud.audit.subject import Subject
 from lite_runtime.calibration.description import Threshold
-from lite_runtime.calibration.scores import from_probabilities
+from lite_runtime.calibration.scores import are_probabilities, from_probabilities
 from lite_runtime.graph import Array
 
 __all__ = ["PART", "logits_of", "temperature_of"]
@@ -28,9 +26,7 @@ def probabilities(subject: Subject) -> bool:
     """Whether the file's scores are probabilities: by its calibration, or by what they are."""
     if subject.calibration is not None:
         return subject.calibration.kind == "probabilities"
-    scores = subject.scores
-    near = _SUM * max(1.0, subject.model.classes / 10)
-    return bool((scores >= 0).all() and (np.abs(scores.sum(1) - 1) <= near).all())
+    return are_probabilities(subject.scores, _SUM * max(1.0, subject.model.classes / 10))
 
 
 def temperature_of(subject: Subject) -> float:

@@ -10,7 +10,7 @@ from scipy import stats
 from cloud.audit.pictures import pixels_of
 from cloud.audit.section import Cell, Clock, Part, Picture, Section, Table
 from cloud.audit.subject import Subject
-from lite_runtime.calibration.scores import log_softmax
+from lite_runtime.calibration.scores import are_probabilities, log_softmax
 from lite_runtime.graph import Array
 
 __all__ = ["PART"]
@@ -18,6 +18,8 @@ __all__ = ["PART"]
 SHOWN = 20
 """Changed answers with a row each."""
 SURE = 0.01
+_SUM = 0.1
+"""How far from 1 the sum of probabilities may be: those of the float twin and of 8 bits."""
 
 
 def _figures(_: Subject) -> Mapping[str, str]:
@@ -78,7 +80,7 @@ def _measure(subject: Subject, _: Clock) -> Section:
 
 def _probabilities(scores: Array) -> Array:
     """(n, classes): the scores if they are probabilities, else their softmax."""
-    if (scores >= 0).all() and (np.abs(scores.sum(1) - 1) < 0.1).all():
+    if are_probabilities(scores, _SUM):
         return np.asarray(scores, np.float64)
     return np.asarray(np.exp(log_softmax(scores)))
 

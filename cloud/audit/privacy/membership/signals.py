@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cloud.audit.victim import Victim
 from cloud.errors import AuditError
-from lite_runtime.calibration.scores import from_probabilities, log_softmax
+from lite_runtime.calibration.scores import are_probabilities, from_probabilities, log_softmax
 
 __all__ = ["SIGNALS", "Array", "checked", "logit_confidence", "logits_of"]
 
@@ -30,9 +30,7 @@ def logits_of(victim: Victim, x: Array) -> Array:
     """Scores (rows, classes) float64 of a model, probabilities turned to logits: a victim that ends with a softmax
     returns those. Quantised probabilities hide differences between values near 1."""
     scores = np.asarray(victim.logits(x), np.float64)
-    if len(scores) and scores.min() >= 0 and np.abs(scores.sum(axis=1) - 1).max() <= _SUM:
-        return from_probabilities(scores)
-    return scores
+    return from_probabilities(scores) if are_probabilities(scores, _SUM) else scores
 
 
 def checked(logits: Array, labels: Array, what: str = "examples") -> tuple[Array, Array]:
