@@ -36,6 +36,15 @@ data = "{data}/har_30_subjects.npz"
 test = "test"
 group = "subject"
 """
+_SHORT = """[search]
+steps = 240
+population = 16
+generations = 5
+finalists = 2
+[train]
+epochs = 12
+"""
+"""Of searches that take about ten minutes."""
 TASKS = {
     "kws": """[task]
 kind = "sound"
@@ -45,25 +54,13 @@ offsets = "offsets"
 y = "digit"
 [reference]
 network = "ds_cnn"
-[search]
-steps = 240
-population = 16
-generations = 5
-finalists = 2
-[train]
-epochs = 12
-""",
+"""
+    + _SHORT,
     "har": _HAR
     + """[reference]
 network = "resnet8"
-[search]
-steps = 240
-population = 16
-generations = 5
-finalists = 2
-[train]
-epochs = 12
-""",
+"""
+    + _SHORT,
     "har-window": _HAR
     + """[reference]
 network = "window_cnn"

@@ -1,25 +1,11 @@
-"""Shares of examples: how far chance alone could move them."""
+"""Names of figures from the texts of data."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 
-__all__ = ["name_of", "names_of", "wilson"]
-
-_Z = 1.959964
-"""95 % of a normal distribution lie within so many standard deviations."""
-
-
-def wilson(hits: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927); (0, 1) for no examples."""
-    if not count:
-        return 0.0, 1.0
-    share, square = hits / count, _Z**2
-    middle = (share + square / (2 * count)) / (1 + square / count)
-    reach = _Z * math.sqrt(share * (1 - share) / count + square / (4 * count**2)) / (1 + square / count)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+__all__ = ["name_of", "names_of"]
 
 
 def name_of(text: str) -> str:

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.special as special
 
+from cloud.audit.intervals import lower_limit
 from cloud.audit.victim import MOST_ROWS, Victim
 from cloud.errors import AuditError
 
-__all__ = ["ABSTAINED", "Certified", "certify", "lower_bound", "predict_smoothed"]
+__all__ = ["ABSTAINED", "Certified", "certify", "predict_smoothed"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -83,7 +84,7 @@ def certify(
     for row, one in enumerate(x):
         random = np.random.default_rng([seed, row])
         best = int(_counts(victim, one, sigma, choosing, random).argmax())
-        bound = lower_bound(int(_counts(victim, one, sigma, samples, random)[best]), samples, alpha)
+        bound = lower_limit(int(_counts(victim, one, sigma, samples, random)[best]), samples, alpha)
         if bound > 0.5:
             classes[row], radii[row] = best, sigma * float(special.ndtri(bound))
     return Certified(classes, radii, labels, float(sigma), float(alpha), samples)
@@ -102,12 +103,6 @@ def predict_smoothed(
         if _two_sided(int(counts[first]), int(counts[first] + counts[second])) <= alpha:
             classes[row] = first
     return classes
-
-
-def lower_bound(hits: int, samples: int, alpha: float) -> float:
-    """Clopper and Pearson's one-sided lower bound of a probability, of which `samples` draws hit `hits` times: it is
-    above the probability in a share alpha of experiments at most."""
-    return float(special.betaincinv(hits, samples - hits + 1, alpha)) if hits else 0.0
 
 
 def _two_sided(hits: int, samples: int) -> float:

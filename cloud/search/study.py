@@ -7,22 +7,20 @@ timings themselves, differ from run to run.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 import converter
 import lite_runtime
+from cloud._folders import holding
 from cloud.errors import SearchError
 from cloud.search.cost import Cost, Measured, Oracle, latencies, oracle_of, program_of
 from cloud.search.evolve import LIMITS, Candidate, beyond, evolve, front, ranked
@@ -34,7 +32,8 @@ from cloud.track.digests import digest_of_file
 from cloud.track.facts import environment, git_state
 from cloud.track.runs import Artifact
 from cloud.track.store import Store
-from lite_runtime._files import locked, write_atomically
+from lite_runtime._arrays import load_arrays, packed_arrays
+from lite_runtime._files import write_atomically
 
 __all__ = ["STATE", "Outcome", "search"]
 
@@ -67,27 +66,9 @@ def search(
     file = read(path)
     oracle = oracle_of(device)
     folder = file.path(file.words.search.folder).absolute()
-    with _alone(folder, resume):
+    with holding(folder, "search", STATE, resume, "search.folder", SearchError):
         data = data_of(file)
         return _Search(file, oracle, data, folder, say).run(store)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path, resume: bool) -> Iterator[None]:
-    """Hold the folder of the search, which is made."""
-    if (folder / STATE).exists() and not resume:
-        raise SearchError(f"{str(folder)!r} has a search already; --resume continues it, search.folder names another")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = locked(folder / "search.lock")
-    except OSError as error:
-        raise SearchError(f"search.folder: cannot use {str(folder)!r}: {error.strerror}; name another") from error
-    if held is None:
-        raise SearchError(f"another process works on the search in {str(folder)!r}; wait for it")
-    try:
-        yield
-    finally:
-        os.close(held)
 
 
 @dataclass
@@ -185,8 +166,7 @@ class _Search:
     def _train(self, net: Supernet) -> None:
         held = self.folder / _WEIGHTS
         if held.exists():
-            with np.load(held, allow_pickle=False) as arrays:
-                net.restore(dict(arrays))
+            net.restore(load_arrays(held))
         self.say(f"supernet: {net.space.size} networks, steps {net.steps} to {net.total}")
         late = self.file.words.budget.minutes * 60 * _OF_SUPERNET
         net.train(until=lambda: self._spent() > late, every=lambda: self._keep(net))
@@ -197,9 +177,7 @@ class _Search:
     def _keep(self, net: Supernet, *, always: bool = False) -> None:
         if not always and time.monotonic() - self.saved < _SAVE_SECONDS:
             return
-        file = io.BytesIO()
-        np.savez(file, **net.saved())  # type: ignore[arg-type]
-        write_atomically(self.folder / _WEIGHTS, file.getvalue(), SearchError)
+        write_atomically(self.folder / _WEIGHTS, packed_arrays(net.saved()), SearchError)
         self._save()
 
     def _evolved(self, space: Space, net: Supernet, limits: Mapping[str, float]) -> list[Candidate]:

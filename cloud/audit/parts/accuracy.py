@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from cloud.audit.intervals import wilson
 from cloud.audit.section import Cell, Clock, Part, Section, Table
-from cloud.audit.shares import wilson
 from cloud.audit.subject import Subject
 
 __all__ = ["PART"]

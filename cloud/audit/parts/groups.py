@@ -8,9 +8,10 @@ import numpy as np
 from scipy import stats
 
 from cloud.audit.calibration import measure_groups, worst_decile
+from cloud.audit.intervals import wilson
+from cloud.audit.names import names_of
 from cloud.audit.parts.calibration import logits_of, temperature_of
 from cloud.audit.section import Cell, Clock, Part, Section, Table
-from cloud.audit.shares import names_of, wilson
 from cloud.audit.subject import Subject
 from lite_runtime.graph import Array
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from cloud.audit.privacy.intervals import Interval, clopper_pearson
+from cloud.audit.intervals import Interval, clopper_pearson
 from cloud.audit.privacy.membership.signals import Array, checked, logits_of
 from cloud.audit.victim import Victim
 from cloud.errors import AuditError

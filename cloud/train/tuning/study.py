@@ -6,11 +6,12 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cloud._folders import holding
 from cloud.errors import TrackError, TrainError
 from cloud.track.facts import environment, git_state
 from cloud.track.lineage import identity
@@ -26,7 +27,7 @@ from cloud.train.tuning.history import History, Trial
 from cloud.train.tuning.pool import Pool, Processes
 from cloud.train.tuning.space import Choices, Tune, change_of
 from cloud.train.tuning.trial import Message
-from lite_runtime._files import locked, write_atomically
+from lite_runtime._files import write_atomically
 
 __all__ = ["Outcome", "changes_of", "tune"]
 
@@ -86,7 +87,7 @@ def tune(
     job = job_of(config)
     lower = job.trainer.is_lower_better(said.metric) if not said.mode else said.mode == "min"
     folder = config.path(said.folder).absolute()
-    with _alone(folder, resume):
+    with holding(folder, "study", "study.sqlite", resume, "tune.folder", TrainError):
         history = History(
             folder / "study.sqlite", said.dimensions, lower=lower, method=said.method, seed=said.seed
         )  # fmt: skip
@@ -132,25 +133,6 @@ def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     for key, inner in value.items():
         made |= _flat(inner, f"{before}{key}.") if isinstance(inner, Mapping) else {f"{before}{key}": inner}
     return made
-
-
-@contextlib.contextmanager
-def _alone(folder: Path, resume: bool) -> Iterator[None]:
-    """Hold the folder of the study, which is made."""
-    there = (folder / "study.sqlite").exists()
-    if there and not resume:
-        raise TrainError(f"{str(folder)!r} has a study already; --resume continues it, tune.folder names another")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = locked(folder / "study.lock")
-    except OSError as error:
-        raise TrainError(f"tune.folder: cannot use {str(folder)!r}: {error.strerror}; name another") from error
-    if held is None:
-        raise TrainError(f"another process works on the study in {str(folder)!r}; wait for it")
-    try:
-        yield
-    finally:
-        os.close(held)
 
 
 @dataclass

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 import converter
-from cloud.audit.smoothing import ABSTAINED, certify, lower_bound, predict_smoothed
+from cloud.audit.intervals import lower_limit
+from cloud.audit.smoothing import ABSTAINED, certify, predict_smoothed
 from cloud.audit.victim import WhiteBox, from_onnx, open_bundle
 from cloud.errors import AuditError
 
@@ -44,7 +45,7 @@ def test_the_largest_radius_is_that_of_equal_answers(linear: WhiteBox) -> None:
 def test_the_bound_holds_as_often_as_it_says(samples: int, alpha: float) -> None:
     """Over all results that an experiment may have, by their probabilities."""
     hits = np.arange(samples + 1)
-    bounds = np.array([lower_bound(int(k), samples, alpha) for k in hits])
+    bounds = np.array([lower_limit(int(k), samples, alpha) for k in hits])
     missed = [float(stats.binom.pmf(hits, samples, p)[bounds > p].sum()) for p in np.linspace(0.01, 0.99, 197)]
     assert max(missed) <= alpha
     assert max(missed) > 0.8 * alpha  # no wider than needed

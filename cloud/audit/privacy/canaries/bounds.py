@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from cloud.audit.privacy.intervals import clopper_pearson
+from cloud.audit.intervals import clopper_pearson
 from cloud.errors import AuditError
 
 __all__ = ["epsilon_of_errors", "epsilon_of_gaussian", "epsilon_of_guesses"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cloud.audit.privacy.intervals import Interval, clopper_pearson
+from cloud.audit.intervals import Interval, clopper_pearson
 from cloud.audit.privacy.membership.signals import Array
 from cloud.errors import AuditError
 

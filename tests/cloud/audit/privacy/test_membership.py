@@ -12,7 +12,7 @@ from scipy import stats
 
 import msedge
 from cloud import zoo
-from cloud.audit.privacy.intervals import clopper_pearson
+from cloud.audit.intervals import clopper_pearson
 from cloud.audit.privacy.membership import (
     SIGNALS,
     Shadows,
