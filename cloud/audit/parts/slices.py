@@ -12,6 +12,9 @@ from cloud.audit.subject import Subject
 
 __all__ = ["PART"]
 
+_NAMED = 6
+"""Statistics of inputs that are named; a table may have hundreds."""
+
 
 def _figures(subject: Subject) -> Mapping[str, str]:
     found = {
@@ -25,23 +28,20 @@ def _figures(subject: Subject) -> Mapping[str, str]:
 
 
 def _measure(subject: Subject, _: Clock) -> Section:
-    features = {
-        "true class": subject.classes_of(subject.data.y),
-        **statistics_of(subject.data.x, subject.kind),
-        **subject.data.columns,
-    }
+    statistics = statistics_of(subject.data.x, subject.kind)
+    features = {"true class": subject.classes_of(subject.data.y), **statistics, **subject.data.columns}
     slices, tests = worst_slices(~subject.right, features)
     figures = _summary(slices, "")
     warnings = _warned(slices, "wrong")
     tables = [_table("Slices with more wrong answers", slices)]
-    notes = [_note(slices, tests, "wrong answers", features)]
+    notes = [_searched(subject, list(statistics)), _note(slices, tests, "wrong answers")]
     if subject.twin is not None:
         was = subject.twin.logits(subject.data.x).argmax(1) == subject.data.y
         lost, tests = worst_slices(np.asarray(was & ~subject.right), features)
         figures |= _summary(lost, "lost_")
         warnings += _warned(lost, "answered wrongly since quantising")
         tables.append(_table("Slices with more answers that became wrong by quantising", lost))
-        notes.append(_note(lost, tests, "answers that became wrong", features))
+        notes.append(_note(lost, tests, "answers that became wrong"))
     return Section(PART.name, PART.title, figures, tuple(table for table in tables if table.rows), notes=tuple(notes),
                    warnings=tuple(warnings), shares=("worst", "lost_worst"))  # fmt: skip
 
@@ -62,11 +62,18 @@ def _table(title: str, slices: list[Slice]) -> Table:
                  shares=("rate inside", "elsewhere"))  # fmt: skip
 
 
-def _note(slices: list[Slice], tests: int, what: str, features: Mapping[str, object]) -> str:
+def _searched(subject: Subject, statistics: list[str]) -> str:
+    """What slices are made of."""
+    few = ", ".join(statistics[:_NAMED]) + (", …" if len(statistics) > _NAMED else "")
+    words = f", and {len(statistics)} statistics of the inputs ({few})" if statistics else ""
+    return f"Slices are of the values of {', '.join(['true class', *subject.data.columns])}{words}."
+
+
+def _note(slices: list[Slice], tests: int, what: str) -> str:
     found = f"{len(slices)} slices have" if slices else "No slice has"
     return (
-        f"{found} more {what} than chance explains, of {tests} slices of one or two values of {', '.join(features)} "
-        "(hypergeometric test, p < 0.01 after Bonferroni's correction)."
+        f"{found} more {what} than chance explains, of {tests} of one or two values (hypergeometric test, p < 0.01 "
+        "after Bonferroni's correction)."
     )
 
 
