@@ -20,6 +20,8 @@ __all__ = ["RULES", "Rule", "integrated_gradients", "points_of"]
 
 Rule: TypeAlias = Literal["gauss_legendre", "middle", "left", "right", "trapezoid"]
 RULES: tuple[Rule, ...] = get_args(Rule)
+_MOST_GAUSS = 2000
+"""Its points are the eigenvalues of a matrix with as many rows."""
 
 
 def integrated_gradients(
@@ -32,17 +34,21 @@ def integrated_gradients(
     """
     x = subject.checked(x)
     starts = _checked(baselines, x)
-    places, weights = points_of(rule, steps)
+    _check_points(rule, steps)
     subject.needs(
         len(starts) * (steps + 1) + 1, f"integrated_gradients with {steps} steps and {len(starts)} baselines",
         "use fewer steps",
     )  # fmt: skip
+    places, weights = points_of(rule, steps)
+    size = subject.rows_at_once
     with Making(subject, "integrated_gradients", target) as making:
         total = np.zeros(x.shape)
         for start in starts:
-            away = x.astype(np.float64) - start
-            slopes = subject.gradient(start + places.reshape(-1, *[1] * x.ndim) * away, target)
-            total += np.tensordot(weights, slopes, 1) * away
+            away, mean = x.astype(np.float64) - start, np.zeros(x.shape)
+            for first in range(0, steps, size):
+                some = places[first : first + size].reshape(-1, *[1] * x.ndim)
+                mean += np.tensordot(weights[first : first + size], subject.gradient(start + some * away, target), 1)
+            total += mean * away
         scores = subject.scores(np.concatenate([x[None], starts]))[:, target]
         found = total / len(starts)
         return making.done(found, scores[0], scores[1:].mean(), steps=steps, rule=rule, baselines=len(starts))
@@ -57,14 +63,20 @@ def _checked(baselines: Array, x: Array) -> Array:
 
 
 def points_of(rule: Rule, steps: int) -> tuple[Array, Array]:
-    """Places between 0 and 1 and their weights, which add up to 1. Raises ExplainError for an unknown rule, or fewer
-    steps than it needs."""
+    """Places between 0 and 1 and their weights, which add up to 1. Raises ExplainError for an unknown rule, and for
+    fewer or more steps than it takes."""
+    _check_points(rule, steps)
+    return _POINTS[rule](steps)
+
+
+def _check_points(rule: Rule, steps: int) -> None:
     if rule not in _POINTS:
         raise ExplainError(f"rule: expected one of {', '.join(RULES)}, got {rule!r}")
     least = 2 if rule == "trapezoid" else 1
     if steps < least:
         raise ExplainError(f"steps: expected at least {least} for the rule {rule}, got {steps}")
-    return _POINTS[rule](steps)
+    if rule == "gauss_legendre" and steps > _MOST_GAUSS:
+        raise ExplainError(f"steps: expected at most {_MOST_GAUSS} for the rule {rule}, got {steps}; use middle")
 
 
 def _gauss(steps: int) -> tuple[Array, Array]:

@@ -25,16 +25,22 @@ def smoothgrad(
     instead. Raises ExplainError for counts below 1 and noise of another shape.
     """
     x = subject.checked(x)
-    if noise is None:
-        if samples < 1 or not 0 <= level < np.inf:
-            raise ExplainError(f"expected at least 1 sample and a level of 0 or more, got {samples} and {level}")
-        spread = float(x.max() - x.min()) or 1.0
-        noise = np.random.default_rng(seed).standard_normal((samples, *x.shape), np.float32) * (level * spread)
-    if noise.shape[1:] != x.shape or not len(noise):
+    if noise is None and (samples < 1 or not 0 <= level < np.inf):
+        raise ExplainError(f"expected at least 1 sample and a level of 0 or more, got {samples} and {level}")
+    if noise is not None and (noise.shape[1:] != x.shape or not len(noise)):
         raise ExplainError(f"noise: expected shape [samples, *{list(x.shape)}], got {list(noise.shape)}")
-    subject.needs(len(noise) + 1, f"smoothgrad with {len(noise)} samples", "use fewer samples")
+    samples = samples if noise is None else len(noise)
+    subject.needs(samples + 1, f"smoothgrad with {samples} samples", "use fewer samples")
+    deviation, random = level * (float(x.max() - x.min()) or 1.0), np.random.default_rng(seed)
     with Making(subject, "smoothgrad", target) as making:
-        slopes = subject.gradient(x + noise, target)
-        found = (slopes**2 if squares else slopes).mean(0)
+        total = np.zeros(x.shape)
+        for start in range(0, samples, subject.rows_at_once):
+            rows = min(subject.rows_at_once, samples - start)
+            if noise is None:
+                some = random.standard_normal((rows, *x.shape), np.float32) * deviation
+            else:
+                some = noise[start : start + rows]
+            slopes = subject.gradient(x + some, target)
+            total += (slopes**2 if squares else slopes).sum(0)
         score = subject.scores(x[None])[0, target]
-        return making.done(found, score, samples=len(noise), level=level, squares=squares, seed=seed)
+        return making.done(total / samples, score, samples=samples, level=level, squares=squares, seed=seed)

@@ -79,6 +79,11 @@ class Subject:
             raise ExplainError(f"{self.name}: expected finite values, got NaN or infinity in the sample")
         return np.asarray(x, self.dtype)
 
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of one call of the model; who makes more of them at once only needs more memory."""
+        return max(1, min(_MOST_ROWS, _ELEMENTS // max(1, int(np.prod(self.shape)))))
+
     def target(self, target: int) -> int:
         """The output, checked. Raises ExplainError if the model does not have it."""
         if not 0 <= target < self.outputs:
@@ -106,9 +111,8 @@ class Subject:
         return np.concatenate([self._answer(self._gradient(part, target), part.shape) for part in self._parts(x)])
 
     def _parts(self, x: Array) -> Iterator[Array]:
-        size = max(1, min(_MOST_ROWS, _ELEMENTS // max(1, int(np.prod(self.shape)))))
-        for start in range(0, len(x), size):
-            part = x[start : start + size].astype(self.dtype)
+        for start in range(0, len(x), self.rows_at_once):
+            part = x[start : start + self.rows_at_once].astype(self.dtype)
             self._take(len(part))
             yield part
 

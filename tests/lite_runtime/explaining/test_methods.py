@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -285,6 +286,34 @@ def test_rows_are_limited_before_anything_is_asked() -> None:
         explain(subject, X, "integrated_gradients", wish, 0)
     assert subject.asked == 0
     assert explain(subject, X, "occlusion", wish, 0).rows == subject.asked == 7
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("integrated_gradients", {"steps": 10**9}), ("integrated_gradients", {"steps": 10**9, "rule": "middle"}),
+     ("smoothgrad", {"samples": 10**12}), ("rise", {"samples": 10**12}), ("kernel_shap", {"samples": 10**12})],
+)  # fmt: skip
+def test_what_needs_too_many_rows_takes_no_memory(method: str, settings: dict[str, Any]) -> None:
+    """Nothing of that size is made before it is refused; Gauss's points have a limit of their own."""
+    subject = linear(Limits(rows=30))
+    x = np.zeros(70, np.float32) if method == "kernel_shap" else X
+    if method == "kernel_shap":
+        subject = Subject("wide", (70,), 2, lambda x: x[:, :2], None, limits=Limits(rows=30))
+    with pytest.raises(ExplainError, match=r"and the limit leaves 30|at most 2000 for the rule"):
+        explain(subject, x, method, wish_for(subject, x, **settings), 0)
+    assert subject.asked == 0
+
+
+def test_more_rows_than_one_call_takes_give_the_same() -> None:
+    subject = linear()
+    many = 3 * subject.rows_at_once + 5
+    found = integrated_gradients(subject, X, 0, baselines=0 * X, steps=many, rule="middle")
+    assert np.allclose(found.attributions, X * WEIGHTS[:, 0]) and found.rows == many + 2
+    curved = Subject("curved", (6,), 1, lambda x: (x**3).sum(1, keepdims=True), lambda x, t: 3 * x**2)
+    noise = np.random.default_rng(4).standard_normal((many, 6), np.float32) * (0.15 * float(np.ptp(X)))
+    drawn = smoothgrad(curved, X, 0, samples=many, seed=4)
+    assert np.allclose(drawn.attributions, (3 * (X + noise).astype(np.float64) ** 2).mean(0), rtol=1e-5)
+    assert np.array_equal(drawn.attributions, smoothgrad(curved, X, 0, noise=noise).attributions)
 
 
 def test_seconds_are_limited() -> None:

@@ -98,6 +98,13 @@ def test_a_bundle_with_the_signature_is_explained_by_its_gradients(gateway: Live
             400,
             "and the limit leaves 299",
         ),
+        ("signed", {"instances": [X], "parameters": {"steps": 10**8}}, 400, "at most 2000 for the rule"),
+        (
+            "signed",
+            {"instances": [X], "parameters": {"method": "smoothgrad", "samples": 10**9}},
+            400,
+            "and the limit leaves",
+        ),
         ("plain", {"instances": [X] * 80, "parameters": {"method": "occlusion"}}, 400, "limit"),
         ("plain", {"instances": [[1.0, 2.0]]}, 400, "expected"),
         ("plain", b"[]", 400, "JSON object"),
