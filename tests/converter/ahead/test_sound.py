@@ -145,7 +145,7 @@ def test_a_program_without_a_browser_has_no_microphone_and_no_camera() -> None:
         const said = (promise) => promise.then(() => "", (error) => `${error.name}: ${error.message}`);
         console.log(JSON.stringify([await said(record()), await said(camera({})), await said(record({ seconds: 0 }))]));
     """
-    command = [str(node.NODE), node.NO_EVAL, "--input-type=module", "-"]
+    command = [str(node.NODE), *node.OPTIONS, "--input-type=module", "-"]
     done = subprocess.run(command, input=program, cwd=node.WEB, capture_output=True, text=True, timeout=60)
     lacks = "expected a page with https or from localhost; browsers give it to no others"
     assert json.loads(done.stdout) == [

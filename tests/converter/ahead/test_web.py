@@ -73,7 +73,7 @@ def test_the_package_installs_and_runs_several_models(package: Path, folder: Pat
         "const [, , ...folders] = process.argv, models = await Promise.all(folders.map((folder) => load(folder)));\n"
         "console.log(JSON.stringify(models.map((model) => model.selfTest().length)));\n"
     )
-    command = [str(node.NODE), node.NO_EVAL, "main.js", str(folder / "train"), str(folder / "int8")]
+    command = [str(node.NODE), *node.OPTIONS, "main.js", str(folder / "train"), str(folder / "int8")]
     ran = subprocess.run(command, cwd=tmp_path / "app", check=True, capture_output=True, text=True)
     assert json.loads(ran.stdout) == [2, 1]
 
