@@ -15,6 +15,7 @@ import optax
 from onnx import numpy_helper
 
 import msedge
+from benchmarks.accuracy.examples import motion
 from cloud.zoo import Builder, window_cnn
 from lite_runtime.graph import Array
 
@@ -52,9 +53,8 @@ def _digits(data: Path) -> tuple[Array, Array, Array, Array]:
 
 def _motion(data: Path) -> tuple[Array, Array, Array, Array]:
     """Windows of people who are in one of the sets only."""
-    with np.load(data / "har_30_subjects.npz") as found:
-        x, y, held = found["x"].astype(np.float32), found["y"].astype(np.int32), found["test"]
-    return x[~held], y[~held], x[held], y[held]
+    (x, y), (held, labels) = motion(data)
+    return x, y, held, labels
 
 
 def _small_cnn() -> ir.Model:

@@ -21,10 +21,14 @@ __all__ = ["carlini_wagner"]
 _EDGE = 0.99
 """Inputs at the ends of the range have no finite arc tangent: the search starts within this share of the range. With
 the authors' 0.999999, Adam needs thousands of steps to leave the ends, where most pixels of digits are."""
+_INSIDE = 0.9999
+"""The same for examples that searches begin with, which are to stay where they are."""
 _CANDIDATES = 10
 """Untargeted: of so many classes with the best scores, those with the nearest linear boundaries are tried."""
 _FIRST, _SECOND = 0.9, 0.999
 """The decay of Adam's two moments."""
+_HALVINGS = 8
+"""Of the line from the input to the example that was found, where it ends nearer at the same answer."""
 
 
 def carlini_wagner(
@@ -35,9 +39,10 @@ def carlini_wagner(
     """The nearest example in L2 that minimises distance² + weight * max(margin, -confidence). Deterministic.
 
     x: (rows, ...) float32 within `clip`. labels: (rows,) true classes or, if targeted, those wanted. steps: of Adam
-    with `rate`, which falls in the last third, in each of `searches` for the weight, which begin with `weight`.
-    confidence: the margin of scores that is asked for. classes: how many targets an untargeted attack tries. Raises
-    AuditError for a victim without gradients and for settings that do not fit.
+    with `rate`, which falls to 0, in each of `searches` for the weight, which begin with `weight`: at x, and once an
+    example is found, at the nearest so far. confidence: the margin of scores that is asked for. classes: how many
+    targets an untargeted attack tries. Raises AuditError for a victim without gradients and for settings that do not
+    fit.
     """
     white = victim.white()
     task = Task.of(victim, x, labels, targeted=targeted, clip=clip, norm="L2")
@@ -56,7 +61,7 @@ def carlini_wagner(
             found, far = _nearest(white, task, x, target, steps, searches, rate, weight, confidence)
             better = far < nearest
             best, nearest = np.where(along(better, x), found, best), np.where(better, far, nearest)
-        return best, np.full(len(x), len(targets) * steps * searches + (not targeted), np.int64)
+        return best, np.full(len(x), len(targets) * (steps * searches + _HALVINGS) + (not targeted), np.int64)
 
     return task.search(attack, 1, batch)
 
@@ -67,11 +72,13 @@ def _nearest(
 ) -> tuple[Array, Array]:  # fmt: skip
     """The nearest inputs of the classes `labels`, and their squared distances; `x` and infinity where none is."""
     middle, half = np.float32((task.high + task.low) / 2), np.float32((task.high - task.low) / 2)
-    start = np.arctanh(np.clip((x - middle) / half, -1, 1) * np.float32(_EDGE))
+    start = _turned((x - middle) / half, _EDGE)
     weights, least = np.full(len(x), weight, np.float32), np.zeros(len(x), np.float32)
     best, nearest, most = x.copy(), np.full(len(x), np.inf, np.float32), np.full(len(x), np.inf, np.float32)
     for _ in range(searches):
-        w, first, second = start.copy(), np.zeros_like(x), np.zeros_like(x)
+        had = along(np.isfinite(nearest), x)
+        w = np.where(had, _turned((best - middle) / half, _INSIDE), start)
+        first, second = np.zeros_like(x), np.zeros_like(x)
         ever = np.zeros(len(x), np.bool_)
         for i in range(1, steps + 1):
             bent = np.tanh(w)
@@ -87,8 +94,26 @@ def _nearest(
             slope *= half * (1 - bent**2)
             first += np.float32(1 - _FIRST) * (slope - first)
             second += np.float32(1 - _SECOND) * (slope**2 - second)
-            size = rate * min(1, 3 * (1 - (i - 1) / steps)) / (1 - _FIRST**i)
-            w -= np.float32(size) * first / (np.sqrt(second / np.float32(1 - _SECOND**i)) + np.float32(1e-8))
+            size = rate * np.minimum(1, np.where(had, 1, 3) * (1 - (i - 1) / steps)) / (1 - _FIRST**i)
+            w -= size.astype(np.float32) * first / (np.sqrt(second / np.float32(1 - _SECOND**i)) + np.float32(1e-8))
         most, least = np.where(ever, np.minimum(most, weights), most), np.where(ever, least, weights)
         weights = np.where(np.isfinite(most), (least + np.where(np.isfinite(most), most, 0)) / 2, weights * 10)
-    return best, nearest
+    return _nearer(white, x, best, nearest, labels, confidence)
+
+
+def _turned(share: Array, most: float) -> Array:
+    """The arc tangent of shares of the range, -1 to 1, that end at `most` of it."""
+    return np.arctanh(np.clip(share, -1, 1) * np.float32(most))
+
+
+def _nearer(
+    white: WhiteBox, x: Array, best: Array, nearest: Array, labels: Array, confidence: float
+) -> tuple[Array, Array]:
+    """The nearest inputs on the lines from x to `best` that have what `best` has, and their squared distances."""
+    low, high = np.zeros(len(x), np.float32), np.ones(len(x), np.float32)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        scores = white.logits(x + along(middle, x) * (best - x))
+        won = (scores.argmax(1) == labels) & (margin(scores, labels)[0] <= -confidence)
+        low, high = np.where(won, low, middle), np.where(won, middle, high)
+    return x + along(high, x) * (best - x), nearest * high**2
