@@ -12,6 +12,7 @@ import numpy as np
 from cloud.audit.victim import WhiteBox
 from cloud.engine import EngineFunction
 from cloud.engine.lowering import Program, Step
+from cloud.explain.attention import expanded
 from lite_runtime.explaining import Limits, Subject
 from lite_runtime.graph import Array
 
@@ -53,7 +54,10 @@ def graph_subject(white: WhiteBox, limits: Limits | None = None) -> GraphSubject
     )  # fmt: skip
     found.programs = {}
     program = white.function.program
-    found.function, found.white = replace(white.function, program=replace(program, steps=_needed(program))), white
+    found.function, found.white = (
+        replace(white.function, program=replace(program, steps=expanded(_needed(program)))),
+        white,
+    )
     return found
 
 

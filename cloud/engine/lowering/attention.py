@@ -9,10 +9,10 @@ import numpy as np
 from cloud.engine.lowering.registry import Tensor, lowering
 from cloud.errors import EngineError
 
-__all__: list[str] = []
+__all__ = ["score_bias", "split_heads"]
 
 
-def _heads(x: Tensor, count: int | None, what: str) -> Tensor:
+def split_heads(x: Tensor, count: int | None, what: str) -> Tensor:
     """[batch, length, heads * size] -> [batch, heads, length, size]; an array of four axes is unchanged."""
     if x.ndim == 4:
         return x
@@ -21,7 +21,7 @@ def _heads(x: Tensor, count: int | None, what: str) -> Tensor:
     return jnp.swapaxes(x.reshape(*x.shape[:2], count, -1), 1, 2)
 
 
-def _bias(
+def score_bias(
     mask: Tensor | None, is_causal: int, past: int, valid: Tensor | None,
     queries: int, keys: int, dtype: np.dtype[np.generic],
 ) -> Tensor | None:  # fmt: skip
@@ -59,7 +59,7 @@ def attention(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Y, present key, present value, and the scores at the stage given by `qk_matmul_output_mode`."""
     packed = q.ndim == 3
-    q, k, v = _heads(q, q_num_heads, "Q"), _heads(k, kv_num_heads, "K"), _heads(v, kv_num_heads, "V")
+    q, k, v = split_heads(q, q_num_heads, "Q"), split_heads(k, kv_num_heads, "K"), split_heads(v, kv_num_heads, "V")
     past = 0
     if past_key is not None and past_value is not None:
         past = past_key.shape[2]
@@ -70,7 +70,7 @@ def attention(
         keys, values = jnp.repeat(k, repeats, axis=1), jnp.repeat(v, repeats, axis=1)
     factor = float(q.shape[-1]) ** -0.5 if scale is None else scale
     raw = jnp.einsum("bhqd,bhkd->bhqk", q, keys) * factor
-    bias = _bias(attn_mask, is_causal, past, nonpad_kv_seqlen, raw.shape[2], raw.shape[3], raw.dtype)
+    bias = score_bias(attn_mask, is_causal, past, nonpad_kv_seqlen, raw.shape[2], raw.shape[3], raw.dtype)
     capped = softcap * jnp.tanh(raw / softcap) if softcap else raw
     biased = capped if bias is None else capped + bias
     weights = jax.nn.softmax(biased.astype(jnp.promote_types(biased.dtype, np.float32)), axis=-1).astype(q.dtype)
@@ -91,7 +91,7 @@ def rotary_embedding(
 
     Caches are [positions, half] with `position_ids`, else [batch, length, half].
     """
-    heads = jnp.swapaxes(_heads(x, num_heads or None, "X"), 1, 2)  # batch, length, heads, size
+    heads = jnp.swapaxes(split_heads(x, num_heads or None, "X"), 1, 2)  # batch, length, heads, size
     width = rotary_embedding_dim or heads.shape[-1]
     turning, rest = heads[..., :width], heads[..., width:]
     if position_ids is not None:
