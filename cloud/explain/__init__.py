@@ -3,7 +3,8 @@
     subject = graph_subject(from_bundle("model.mslite"))       # cloud.audit.victim
     found = explain(subject, x, "lrp", wish_for(subject, x), table=METHODS)
 
-The methods of `lite_runtime.explaining` work with the same subjects.
+The methods of `lite_runtime.explaining` work with the same subjects. `text_from_bundle` and `text_from_onnx` make those
+of models of token ids.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from cloud.explain.grad_cam import channel_map, grad_cam, layers_of
 from cloud.explain.graphs import GraphSubject, graph_subject
 from cloud.explain.lrp import RULES, Composite, Rule, lrp
+from cloud.explain.texts import text_from_bundle, text_from_onnx, text_subject
 from lite_runtime.explaining.methods import METHODS as OUTSIDE
 from lite_runtime.explaining.methods import Method
 
@@ -29,6 +31,9 @@ __all__ = [
     "layers_of",
     "lrp",
     "methods",
+    "text_from_bundle",
+    "text_from_onnx",
+    "text_subject",
 ]
 
 

@@ -52,18 +52,19 @@ def channel_map(subject: GraphSubject, x: Array, target: int, layer: str) -> tup
     """The sum over channels of a layer's result times the mean gradient of its channel, of the layer's size, without
     its batch and channels; and the score."""
     run = subject.compiled(("grad_cam", layer), lambda: _mapped(subject.function, layer))
-    found, score = run(subject.function.params, subject.function.state, jnp.asarray(x[None]), np.int32(target))
+    function = subject.function
+    found, score = run(function.params, function.state, dict(subject.held), jnp.asarray(x[None]), np.int32(target))
     return np.asarray(found, np.float64), float(score)
 
 
 def _mapped(function: EngineFunction, layer: str) -> Callable[..., Any]:
-    """Parameters, state, a sample and a target to the map and the score."""
+    """Parameters, state, further inputs, a sample and a target to the map and the score."""
     tapped = _tapped(function, layer)
     given, scores, kept = function.inputs[0].name, tapped.outputs[0].name, tapped.outputs[1].name
 
-    def run(params: Any, state: Any, x: Any, target: Any) -> tuple[Any, Any]:
+    def run(params: Any, state: Any, held: Any, x: Any, target: Any) -> tuple[Any, Any]:
         def scored(delta: Any) -> tuple[Any, Any]:
-            found = tapped.apply(params, state, {given: x, _DELTA: delta})[0]
+            found = tapped.apply(params, state, {given: x, **held, _DELTA: delta})[0]
             return found[scores][0, target], found[kept]
 
         shape = jax.eval_shape(scored, jnp.zeros((), jnp.float32))[1].shape

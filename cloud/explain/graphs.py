@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,22 +16,17 @@ from cloud.explain.attention import expanded
 from lite_runtime.explaining import Limits, Subject
 from lite_runtime.graph import Array
 
-__all__ = ["GraphSubject", "graph_subject"]
+__all__ = ["GraphSubject", "filled", "graph_subject", "taken_apart"]
 
 
 class GraphSubject(Subject):
-    """A subject whose inside methods may look at. `function` has one input, and the scores as its only output."""
+    """A subject whose inside methods may look at. `function`: its first input is what is explained, the scores are its
+    only output; `held` has the values of further inputs."""
 
     has_steps = True
     function: EngineFunction
-    white: WhiteBox
     programs: dict[Any, Callable[..., Any]]
-
-    def within(self, limits: Limits) -> GraphSubject:
-        """See `Subject.within`."""
-        made = graph_subject(self.white, limits)
-        made.programs = self.programs
-        return made
+    held: Mapping[str, Any]
 
     def compiled(self, key: Any, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         """The function that `make` returns, compiled once for each key."""
@@ -40,8 +35,8 @@ class GraphSubject(Subject):
         return self.programs[key]
 
     def weights(self) -> dict[str, Any]:
-        """Parameters and statistics by name."""
-        return {**self.function.params, **self.function.state}
+        """Parameters, statistics and the values of further inputs by name."""
+        return {**self.function.params, **self.function.state, **self.held}
 
 
 def graph_subject(white: WhiteBox, limits: Limits | None = None) -> GraphSubject:
@@ -52,13 +47,14 @@ def graph_subject(white: WhiteBox, limits: Limits | None = None) -> GraphSubject
         white.name, white.shape, white.classes, white.logits, lambda x, target: _gradient(white, x, target),
         meaning="logit", limits=limits,
     )  # fmt: skip
-    found.programs = {}
-    program = white.function.program
-    found.function, found.white = (
-        replace(white.function, program=replace(program, steps=expanded(_needed(program)))),
-        white,
-    )
+    found.function, found.programs, found.held = taken_apart(white.function), {}, {}
     return found
+
+
+def taken_apart(function: EngineFunction) -> EngineFunction:
+    """The function by the steps that its scores depend on, attention as what it stands for."""
+    steps = expanded(_needed(function.program))
+    return replace(function, program=replace(function.program, steps=steps))
 
 
 def _needed(program: Program) -> tuple[Step, ...]:
@@ -71,11 +67,14 @@ def _needed(program: Program) -> tuple[Step, ...]:
     return tuple(reversed(kept))
 
 
+def filled(x: Array) -> Array:
+    """The rows and copies of the first, so that there are few sizes, for which few programs are compiled."""
+    return np.concatenate([x, np.repeat(x[:1], (1 << max(len(x) - 1, 0).bit_length()) - len(x), axis=0)])
+
+
 def _gradient(white: WhiteBox, x: Array, target: int) -> Array:
-    rows = 1 << max(len(x) - 1, 0).bit_length()  # few sizes, so that few programs are compiled
-    filled = np.concatenate([x, np.repeat(x[:1], rows - len(x), axis=0)])
     white.counted(len(x))
-    return np.asarray(white.compiled(_slopes)(filled, np.int32(target)))[: len(x)]
+    return np.asarray(white.compiled(_slopes)(filled(x), np.int32(target)))[: len(x)]
 
 
 def _slopes(forward: Any, x: Any, target: Any) -> Any:

@@ -107,12 +107,12 @@ def _even(given: Given, relevance: Parts) -> Parts:
     def joined(*operands: Any) -> Any:
         return sum(jnp.broadcast_to(one, relevance[0].shape) for one in operands) / len(operands)
 
-    return jax.vjp(joined, *given.operands)[1](relevance[0])
+    return tuple(jax.vjp(joined, *given.operands)[1](relevance[0]))
 
 
 def _moved(given: Given, relevance: Parts) -> Parts:
     """Where the value came from."""
-    return given.linearised()[1](tuple(relevance))
+    return tuple(given.linearised()[1](tuple(relevance)))
 
 
 def _linear(given: Given, relevance: Parts) -> Parts:
@@ -188,8 +188,8 @@ _PASSED = (
     "Relu", "Selu", "Sigmoid", "Silu", "Softplus", "Softsign", "Swish", "Tanh", "ThresholdedRelu",
 )  # fmt: skip
 _MOVED = (
-    "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalMaxPool", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth",
-    "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+    "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalMaxPool", "MaxPool", "Pad", "Reshape", "Slice",
+    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 )  # fmt: skip
 _LINEAR = (
     "AveragePool", "BatchNormalization", "GlobalAveragePool", "ReduceMean", "ReduceSum", "RotaryEmbedding",

@@ -13,6 +13,8 @@ from edge.cli.run import keep, read_inputs, split_input
 
 if TYPE_CHECKING:
     from edge.measuring.explain import Asked, Explained
+    from edge.measuring.tokens import Words
+    from lite_runtime.explaining import Subject
     from lite_runtime.graph import Array
 
 __all__ = ["explain"]
@@ -25,7 +27,7 @@ _NAMES = 1 << 20
 
 def explain(
     model: option.Model,
-    inputs: option.Inputs,
+    inputs: option.Inputs = None,
     method: option.Method = None,
     row: option.Row = 0,
     target: option.Target = None,
@@ -36,6 +38,9 @@ def explain(
     kind: option.Kind = None,
     given: option.Given = None,
     scores: option.Scores = None,
+    position: option.Position = None,
+    text: option.Text = None,
+    tokenizer: option.Tokenizer = None,
     baseline: option.Baseline = None,
     size: option.Size = None,
     superpixels: option.Superpixels = None,
@@ -58,12 +63,19 @@ def explain(
     graph (needs the extra cloud), or of the float model that --float names.
     """
     from edge.measuring.explain import opened
+    from edge.measuring.tokens import words_of
     from lite_runtime.explaining import Limits, wish_for
 
-    arrays = read_inputs([_named(text) for text in inputs])
-    known, words = _lines(names), _lines(classes)
-    sample, held, given = _sample(model, arrays, given, row)
-    models = opened(model, twin, method or (), given=given, output=scores, held=held, layer=layer, rules=rules)
+    arrays = read_inputs([_named(file) for file in inputs or ()])
+    words, labels = words_of(model, tokenizer), _lines(classes)
+    ids = None if text is None else _encoded(text, words)
+    sample, held, given = _sample(arrays, given, row, ids)
+    if position is None:
+        position = -1 if ids is None else len(ids) - 1
+    models = opened(
+        model, twin, method or (), given=given, output=scores, held=held, position=position, layer=layer, rules=rules
+    )
+    sample = sample if ids is None else _filled(sample, models.deployed)
     wish = wish_for(
         models.deployed, sample, kind=kind, size=size, baselines=[_baseline(text) for text in baseline or ("zero",)],
         superpixel_count=superpixels, steps=steps, samples=samples, rule=rule, seed=seed,
@@ -72,12 +84,15 @@ def explain(
         sample, wish, method or (), target, compare=compare, limits=Limits(rows, seconds),
         tell=lambda name: say(f"asking for {name}"),
     )  # fmt: skip
+    known = _lines(names)
+    if words is not None and wish.layout.kind == "text":
+        known = known or [words.word(number) for number in found.sample.reshape(-1).tolist()]
     if save is not None:
         keep(save, {one.explanation.method: one.explanation.attributions for one in found.asked})
         say(f"saved in {save}")
     if output is not None:
-        _write_page(output, found, known, words)
-    emit(_told(found, words, output)) if as_json else _print(found, known, words)
+        _write_page(output, found, known, labels)
+    emit(_told(found, known, labels, output)) if as_json else _print(found, known, labels)
 
 
 def _named(text: str) -> tuple[str, Path]:
@@ -85,12 +100,46 @@ def _named(text: str) -> tuple[str, Path]:
     return ("", Path(text)) if "=" not in text and text.endswith(".npy") else split_input(text)
 
 
-def _sample(
-    model: Path, arrays: dict[str, Array], given: str | None, row: int
-) -> tuple[Array, dict[str, Array], str | None]:
-    """The sample, the values of other inputs, and the name of the explained one if it was named."""
+def _encoded(text: str, words: Words | None) -> list[int]:
     from lite_runtime.errors import ExplainError
 
+    if words is None:
+        raise ExplainError("--text needs a tokenizer, and the model has none; give --tokenizer, or ids with --input")
+    if not (found := words.ids(text)):
+        raise ExplainError("--text: expected at least one token, got none")
+    return found
+
+
+def _filled(ids: Array, subject: Subject) -> Array:
+    """The ids of a text with 0 behind them up to the model's length."""
+    import numpy as np
+
+    from lite_runtime.errors import ExplainError
+
+    if len(subject.shape) != 1 or subject.dtype.kind not in "iu":
+        raise ExplainError(
+            f"--text: expected a model of token ids [rows, length], got {subject.dtype}{list(subject.shape)}"
+        )
+    if len(ids) > subject.shape[0]:
+        raise ExplainError(f"--text: expected {subject.shape[0]} tokens at most, got {len(ids)}")
+    return np.pad(ids, (0, subject.shape[0] - len(ids))).astype(subject.dtype)
+
+
+def _sample(
+    arrays: dict[str, Array], given: str | None, row: int, ids: list[int] | None
+) -> tuple[Array, dict[str, Array], str | None]:
+    """The sample, the values of other inputs, and the name of the explained one if it was named. ids: of a text, which
+    is the sample."""
+    import numpy as np
+
+    from lite_runtime.errors import ExplainError
+
+    if ids is not None:
+        if given in arrays:
+            raise ExplainError(f"expected the values of {given} by --text or --input, got both")
+        return np.array(ids), {key: _row(key, array, row)[None] for key, array in arrays.items()}, given
+    if not arrays:
+        raise ExplainError("expected a sample: --input FILE.npy, or --text")
     if len(arrays) > 1 and given is None:
         raise ExplainError(f"expected --explain with one of {', '.join(arrays)}, as there are several inputs")
     name = given if given in arrays else next(iter(arrays)) if len(arrays) == 1 else None
@@ -140,10 +189,12 @@ def _write_page(path: Path, found: Explained, names: Sequence[str], classes: Seq
     say(f"page: {path}")
 
 
-def _told(found: Explained, classes: Sequence[str], page: Path | None) -> dict[str, Any]:
+def _told(found: Explained, names: Sequence[str], classes: Sequence[str], page: Path | None) -> dict[str, Any]:
+    text = found.wish.layout.kind == "text"
     return {
         "model": found.model, "kind": found.wish.layout.kind, "shape": found.sample.shape, "target": found.target,
         "class": classes[found.target] if found.target < len(classes) else None, "scores": found.scores,
+        "tokens": names if text and found.sample.size <= _SHOWN else None,
         "methods": {one.explanation.method: _facts(one) for one in found.asked}, "left_out": found.left_out,
         "page": page and str(page),
     }  # fmt: skip

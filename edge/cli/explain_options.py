@@ -8,13 +8,14 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 __all__ = [
-    "Baseline", "Classes", "Compare", "Given", "Inputs", "Kind", "Layer", "Method", "Model", "Names", "Page", "Row",
-    "Rows", "Rule", "Rules", "Samples", "Save", "Scores", "Seconds", "Size", "Steps", "Superpixels", "Target", "Twin",
+    "Baseline", "Classes", "Compare", "Given", "Inputs", "Kind", "Layer", "Method", "Model", "Names", "Page",
+    "Position", "Row", "Rows", "Rule", "Rules", "Samples", "Save", "Scores", "Seconds", "Size", "Steps", "Superpixels",
+    "Target", "Text", "Tokenizer", "Twin",
 ]  # fmt: skip
 
 Model: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="A bundle, or a float model such as ONNX.")]
 Inputs: TypeAlias = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--input", "-i", metavar="FILE.npy",
         help="The sample: FILE.npy, NAME=FILE.npy for each of several inputs, or FILE.npz; repeatable.",
@@ -57,6 +58,25 @@ Given: TypeAlias = Annotated[
 Scores: TypeAlias = Annotated[
     str | None, typer.Option("--scores", metavar="NAME", help="The output with the scores; default: the first.")
 ]
+Position: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--position", metavar="N",
+        help="Of scores at each position, as of a language model, those to explain; default: the last, or that of "
+        "--text's last token.",
+    ),
+]  # fmt: skip
+Text: TypeAlias = Annotated[
+    str | None, typer.Option("--text", metavar="TEXT", help="A text as the sample, instead of --input.")
+]
+Tokenizer: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer", metavar="FILE",
+        help="tokenizer.json, or the tokens one a line from id 0, so that token ids are shown as words; default: that "
+        "of the bundle.",
+    ),
+]  # fmt: skip
 Baseline: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

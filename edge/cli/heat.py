@@ -1,5 +1,6 @@
-"""Attributions in a terminal: an image as half blocks, a series as a line a channel, tables and texts as lists. Without
-colours, shades stand for what raised the score and signs for what lowered it."""
+"""Attributions in a terminal: an image as half blocks, a series as a line a channel, a text as words on colours, a
+table as a list. Without colours, a text is a list too, and shades stand for what raised the score, signs for what
+lowered it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edge.cli.output import visible
-from edge.pages.heat import colours, limit_of, part_names
+from edge.pages.heat import DARK, colours, limit_of, part_names, trimmed
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -91,10 +92,23 @@ def _list(sample: Array, attributions: Array, layout: Layout, names: Sequence[st
     return lines
 
 
+def _text(sample: Array, attributions: Array, layout: Layout, names: Sequence[str], colour: bool) -> list[Text]:
+    from rich.text import Text
+
+    if not colour:
+        return _list(sample, attributions, layout, names, colour)
+    heat, words, left = trimmed(sample, attributions, layout, names)
+    line = Text()
+    for word, (r, g, b) in zip(words, colours(heat, limit_of(heat)).tolist(), strict=True):
+        line.append(f" {visible(word[:32])} ", f"{'white' if g < DARK else 'black'} on rgb({r},{g},{b})")
+        line.append(" ")
+    return [line, *([Text(left)] if left else [])]
+
+
 def _shade(value: float, limit: float) -> str:
     return (_UP if value > 0 else _DOWN)[min(4, round(abs(value) / limit * 4))]
 
 
 _DRAWN: Mapping[str, Callable[[Array, Array, Layout, Sequence[str], bool], list[Text]]] = {
-    "image": _image, "sound": _lines, "series": _lines,
+    "image": _image, "sound": _lines, "series": _lines, "text": _text,
 }  # fmt: skip

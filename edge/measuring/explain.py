@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from lite_runtime import bundle
 from lite_runtime.errors import ExplainError, MsedgeError
 from lite_runtime.explaining import (
     METHODS,
@@ -25,7 +27,7 @@ from lite_runtime.explaining import (
     sensitivity_max,
     subject_of,
 )
-from lite_runtime.graph import Array
+from lite_runtime.graph import Array, numpy_dtype
 
 __all__ = ["GRAPH_METHODS", "Asked", "Explained", "Faithful", "Opened", "faithful", "opened"]
 
@@ -133,7 +135,8 @@ def faithful(models: Opened, sample: Array, wish: Wish, found: Explanation) -> F
     both = curves(*given, baseline=base, layout=wish.layout)
     count = int(wish.parts.max()) + 1
     removed = np.random.default_rng(wish.seed).random((CHANGES, count))[:, wish.parts] < 0.3
-    missed = infidelity(*given, removed, baseline=base, slopes=method.slopes, scaled=True)
+    slopes = method.slopes and sample.dtype.kind == "f"
+    missed = infidelity(*given, removed, baseline=base, slopes=slopes, scaled=True)
     nothing = infidelity(*given[:3], np.zeros(sample.shape), removed, baseline=base)
     moved = None
     if sample.dtype.kind == "f":
@@ -147,29 +150,30 @@ def faithful(models: Opened, sample: Array, wish: Wish, found: Explanation) -> F
 
 def opened(
     model: Path, twin: Path | None, wanted: Sequence[str], *, given: str | None = None, output: str | None = None,
-    held: Mapping[str, Array] = NOTHING, layer: str = "", rules: str = "composite",
+    held: Mapping[str, Array] = NOTHING, position: int = -1, layer: str = "", rules: str = "composite",
 ) -> Opened:  # fmt: skip
     """A bundle, or a model that can be converted, by its path. twin: a float model of the same function for methods by
-    gradients, a bundle or another format. Raises ExplainError for forms that do not fit, and for `grad_cam` and `lrp`
-    where the packages of training are missing."""
+    gradients, a bundle or another format. given, output, held, position: as of `subject_of`. Raises ExplainError for
+    forms that do not fit, and for `grad_cam` and `lrp` where the packages of training are missing."""
+    form: dict[str, Any] = {"given": given, "output": output, "held": held, "position": position}
     if model.suffix != ".mslite":
         if twin is not None:
             raise ExplainError(
                 f"expected a bundle with a float twin, got {model.name}, which is one itself; omit --float"
             )
-        subject, table = _inside(model, layer, rules)
-        return Opened(subject, subject, table, "by JAX")
+        subject, table = _inside(model, layer, rules, form)
+        return Opened(subject, subject, table, _by_vectors(subject, "by JAX"))
     import lite_runtime
 
     loaded, words = lite_runtime.load(model), "by the bundle's signature explain"
-    deployed = subject_of(loaded, model.name, given=given, output=output, held=held, plain=True)
-    signed = subject_of(loaded, model.name, given=given, output=output, held=held)
+    deployed = subject_of(loaded, model.name, plain=True, **form)
+    signed = subject_of(loaded, model.name, **form)
     graph = bool({*wanted} & {*GRAPH_METHODS, ALL})
     gradient = not wanted or any(METHODS[name].needs == "gradient" for name in wanted if name in METHODS)
     if twin is None and not graph and (signed.has_gradient or not gradient):
         return Opened(deployed, signed, METHODS, words)
     try:
-        subject, table = _inside(twin or model, layer, rules)
+        subject, table = _inside(twin or model, layer, rules, form)
     except (MsedgeError, ImportError) as error:
         return _without(deployed, signed, twin, {*wanted}, error)
     if subject.shape != deployed.shape or subject.outputs != deployed.outputs:
@@ -177,7 +181,12 @@ def opened(
             f"--float: expected a model from {list(deployed.shape)} to {deployed.outputs} scores as {model.name}, got "
             f"{list(subject.shape)} and {subject.outputs}"
         )
-    return Opened(deployed, subject, table, f"of the float twin {twin.name}" if twin else "of its graph by JAX")
+    words = f"of the float twin {twin.name}" if twin else "of its graph by JAX"
+    return Opened(deployed, subject, table, _by_vectors(subject, words))
+
+
+def _by_vectors(subject: Subject, words: str) -> str:
+    return words if subject.embedding is None else f"{words}, with respect to the tokens' vectors"
 
 
 def _without(deployed: Subject, signed: Subject, twin: Path | None, wanted: set[str], error: Exception) -> Opened:
@@ -199,9 +208,26 @@ def _without(deployed: Subject, signed: Subject, twin: Path | None, wanted: set[
     return Opened(deployed, signed, METHODS, "by the bundle's signature explain")
 
 
-def _inside(path: Path, layer: str, rules: str) -> tuple[Subject, Mapping[str, Method]]:
+def _inside(path: Path, layer: str, rules: str, form: Mapping[str, Any]) -> tuple[Subject, Mapping[str, Method]]:
+    """The model as a function of JAX. form: given, output, held and position, of a model of token ids."""
     from cloud.audit.victim import from_bundle, from_onnx
-    from cloud.explain import graph_subject, methods
+    from cloud.explain import graph_subject, methods, text_from_bundle, text_from_onnx
+    from converter import to_ir
 
-    white = from_bundle(path) if path.suffix == ".mslite" else from_onnx(path)
-    return graph_subject(white), methods(layer=layer, rules=rules)
+    table = methods(layer=layer, rules=rules)
+    if path.suffix == ".mslite":
+        inputs = bundle.read(path).signatures["predict"].inputs
+        if _is_text({value.name: numpy_dtype(value.dtype) for value in inputs}, form):
+            return text_from_bundle(path, **form), table
+        return graph_subject(from_bundle(path)), table
+    model = to_ir(path)
+    dtypes = {str(value.name): np.dtype(value.dtype.numpy()) for value in model.graph.inputs if value.dtype is not None}
+    if _is_text(dtypes, form):
+        return text_from_onnx(model, path.name, **form), table
+    return graph_subject(from_onnx(model, path.name)), table
+
+
+def _is_text(dtypes: Mapping[str, np.dtype[Any]], form: Mapping[str, Any]) -> bool:
+    """Whether what is explained are token ids: whole numbers of more than 8 bits, which images of integers have."""
+    names = [name for name in dtypes if name not in form["held"] and form["given"] in (None, name)]
+    return len(names) == 1 and dtypes[names[0]].kind in "iu" and dtypes[names[0]].itemsize > 1

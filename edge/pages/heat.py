@@ -12,14 +12,16 @@ from edge.pages.pictures import png_address
 from lite_runtime.explaining import Layout
 from lite_runtime.graph import Array
 
-__all__ = ["STYLE", "colours", "limit_of", "part_names", "picture", "sample_image"]
+__all__ = ["DARK", "STYLE", "colours", "limit_of", "part_names", "picture", "sample_image", "trimmed"]
 
 _UP, _MIDDLE, _DOWN = np.array([178.0, 24, 43]), np.array([247.0, 247, 247]), np.array([33.0, 102, 172])
 """The ends and the middle of a diverging scale that people with colour blindness can tell apart."""
 _MOST_ROWS, _MOST_CHANNELS, _MOST_POINTS = 16, 9, 600
 WIDE, ROW = 640, 22
-_DARK = 110
+DARK = 110
 """Of green: below it, white letters are easier to read."""
+_FEW = 2
+"""Tokens of padding that are shown as they are."""
 _LETTERS = 27
 """Of a feature's name, as many as there is room for on a phone."""
 STYLE = """<style>
@@ -155,13 +157,27 @@ def _bars(sample: Array, attributions: Array, layout: Layout, names: Sequence[st
     return f'<svg viewBox="0 0 {WIDE} {tall}" role="img" aria-label="attributions">{axis}{"".join(rows)}</svg>{more}'
 
 
-def _words(sample: Array, attributions: Array, layout: Layout, names: Sequence[str]) -> str:
+def trimmed(
+    sample: Array, attributions: Array, layout: Layout, names: Sequence[str]
+) -> tuple[Array, list[str], str]:  # fmt: skip
+    """Attributions and words of a text, without the padding behind it: token 0 again and again; and what that was."""
     heat = layout.over_places(attributions).reshape(-1)
     values = sample.reshape(len(heat), -1)[:, 0]
-    known = [names[i] if i < len(names) else str(values[i]) for i in range(len(heat))]
+    used = np.flatnonzero(values)
+    count = int(used[-1]) + 1 if len(used) else len(values)
+    if len(values) - count < _FEW:
+        count = len(values)
+    known = [names[i] if i < len(names) else str(values[i]) for i in range(count)]
+    left = f"then {len(heat) - count} times token 0: {heat[count:].sum():+.3g}" if count < len(heat) else ""
+    return heat[:count], known, left
+
+
+def _words(sample: Array, attributions: Array, layout: Layout, names: Sequence[str]) -> str:
+    heat, known, left = trimmed(sample, attributions, layout, names)
     shown = colours(heat, limit_of(heat)).tolist()
     marks = []
     for word, part, (r, g, b) in zip(known, heat.tolist(), shown, strict=True):
-        style = f"background:rgb({r},{g},{b});color:{'#fff' if g < _DARK else '#111'}"
+        style = f"background:rgb({r},{g},{b});color:{'#fff' if g < DARK else '#111'}"
         marks.append(f'<mark style="{style}" title="{part:+.4g}">{escape(word[:40])}</mark> ')
-    return f'<p class="text">{"".join(marks)}</p>'
+    more = f'<p class="soft">{left}</p>' if left else ""
+    return f'<p class="text">{"".join(marks)}</p>{more}'

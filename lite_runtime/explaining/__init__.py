@@ -21,11 +21,12 @@ from lite_runtime.explaining.occlusion import occlusion
 from lite_runtime.explaining.rise import rise
 from lite_runtime.explaining.saliency import input_x_gradient, saliency
 from lite_runtime.explaining.smooth import smoothgrad
-from lite_runtime.explaining.subject import Limits, Subject
+from lite_runtime.explaining.subject import Embedding, Limits, Subject
 
 __all__ = [
     "METHODS",
     "Curves",
+    "Embedding",
     "Explanation",
     "Layout",
     "Limits",

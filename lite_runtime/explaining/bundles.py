@@ -16,7 +16,7 @@ from lite_runtime.errors import ExplainError
 from lite_runtime.explaining.subject import Limits, Subject
 from lite_runtime.graph import Array, Value, numpy_dtype
 
-__all__ = ["ALONG", "SCORES", "SIGNATURE", "SLOPE", "Runs", "subject_of"]
+__all__ = ["ALONG", "SCORES", "SIGNATURE", "SLOPE", "Runs", "position_of", "subject_of"]
 
 SIGNATURE, ALONG, SLOPE, SCORES = "explain", "along/", "slope/", "scores"
 NOTHING: Mapping[str, Array] = {}
@@ -41,14 +41,16 @@ class Runs(Protocol):
 
 def subject_of(
     model: Runs, name: str = "bundle", *, given: str | None = None, output: str | None = None,
-    held: Mapping[str, Array] = NOTHING, plain: bool = False, limits: Limits | None = None,
+    held: Mapping[str, Array] = NOTHING, plain: bool = False, position: int = -1, limits: Limits | None = None,
 ) -> Subject:  # fmt: skip
     """A loaded bundle: its signature `explain`, if it is of the output, otherwise `predict`.
 
     plain: `predict` in any case, the model as it is deployed: without gradients, of integers if the bundle is.
 
     given: the input that is explained; by default the only one that is not in `held`. held: values of the others, with
-    a batch axis of 1. output: the scores; by default the first. Raises ExplainError for a model of another form.
+    a batch axis of 1. output: the scores; by default the first. position: of scores [rows, positions, outputs], as of a
+    language model, those that are explained; negative ones count from the end. Raises ExplainError for a model of
+    another form.
     """
     if "predict" not in model.signatures:
         raise ExplainError(f"{name}: expected a signature 'predict', got {', '.join(model.signatures)}")
@@ -57,7 +59,14 @@ def subject_of(
     output = output or next(iter(outputs))
     if output not in outputs:
         raise ExplainError(f"{name}: expected an output of {', '.join(outputs)}, got {output!r}")
-    return _Bundle(model, name, value, inputs, output, held, plain).subject(limits)
+    return _Bundle(model, name, value, inputs, output, held, plain, position).subject(limits)
+
+
+def position_of(name: str, position: int, count: int) -> int:
+    """A position of scores from 0 on. Raises ExplainError if there are not so many."""
+    if not -count <= position < count:
+        raise ExplainError(f"{name}: expected a position from {-count} to {count - 1}, got {position}")
+    return position % count
 
 
 def _explained(name: str, inputs: Sequence[Value], given: str | None, held: Mapping[str, Array]) -> Value:
@@ -82,7 +91,7 @@ class _Bundle:
 
     def __init__(
         self, model: Runs, name: str, value: Value, inputs: Sequence[Value], output: str, held: Mapping[str, Array],
-        plain: bool,
+        plain: bool, position: int,
     ) -> None:  # fmt: skip
         self._model, self._name, self._input, self._output = model, name, value.name, output
         self._held = {key: np.asarray(array) for key, array in held.items()}
@@ -102,8 +111,9 @@ class _Bundle:
         zeros = np.zeros((self._fixed or 1, *self._shape), self._dtype)
         scores = self._run("predict", zeros)[output]
         self._check(scores)
-        self._outputs = scores.size // len(scores)
-        self._form = scores.shape[1:]
+        self._position = None if scores.ndim < 3 else position_of(name, position, scores.shape[1])
+        self._form = scores.shape[1:] if self._position is None else scores.shape[2:]
+        self._outputs = int(np.prod(self._form))
         ends: set[str] = set()
         if SIGNATURE in model.signatures and not plain:
             ends = {v.name for v in (*model.inputs(SIGNATURE), *model.outputs(SIGNATURE))}
@@ -111,9 +121,12 @@ class _Bundle:
         self._signed = {self._slope, f"{ALONG}{output}"} <= ends
 
     def _check(self, scores: object) -> None:
-        if not isinstance(scores, np.ndarray) or scores.ndim not in (1, 2) or scores.dtype.kind not in "fiu":
+        if not isinstance(scores, np.ndarray) or scores.ndim not in (1, 2, 3) or scores.dtype.kind not in "fiu":
             form = f"{scores.dtype}{list(scores.shape)}" if isinstance(scores, np.ndarray) else "a sequence"
-            raise ExplainError(f"{self._name}: expected scores [rows, outputs] or [rows], got {self._output} {form}")
+            raise ExplainError(
+                f"{self._name}: expected scores [rows, outputs], [rows] or [rows, positions, outputs], got "
+                f"{self._output} {form}"
+            )
 
     def subject(self, limits: Limits | None) -> Subject:
         """What is explained."""
@@ -126,7 +139,8 @@ class _Bundle:
         if self._signed:
             return self._explained(x, 0, SCORES).reshape(len(x), -1)
         found = [self._run("predict", self._filled(part))[self._output][: len(part)] for part in self._batches(x)]
-        return np.concatenate(found).reshape(len(x), -1)
+        scores = np.concatenate(found)
+        return (scores if self._position is None else scores[:, self._position]).reshape(len(x), -1)
 
     def _gradient(self, x: Array, target: int) -> Array:
         return self._explained(x, target, self._slope)

@@ -10,6 +10,7 @@ import numpy as np
 
 from lite_runtime.errors import ExplainError
 from lite_runtime.explaining.baselines import baseline
+from lite_runtime.explaining.embedded import explained
 from lite_runtime.explaining.explanation import Explanation
 from lite_runtime.explaining.integrated import Rule, integrated_gradients
 from lite_runtime.explaining.kernel_shap import kernel_shap
@@ -125,9 +126,11 @@ def wish_for(
 
 
 def available(subject: Subject, table: Mapping[str, Method] = METHODS) -> tuple[str, ...]:
-    """The methods that fit a model: those by gradients need floats and a gradient."""
+    """The methods that fit a model: those by gradients need a gradient by floats, or by the vectors of token ids."""
     may = {"scores"}
-    if subject.has_gradient and subject.dtype.kind == "f":
+    if subject.embedding is not None:
+        may |= {"gradient", *({"graph"} if subject.embedding.has_steps else ())}
+    elif subject.has_gradient and subject.dtype.kind == "f":
         may |= {"gradient", *({"graph"} if subject.has_steps else ())}
     return tuple(name for name, method in table.items() if method.needs in may)
 
@@ -150,6 +153,13 @@ def run(
         if subject.has_gradient and subject.dtype.kind == "f":
             why = "its steps cannot be looked at"
         raise ExplainError(f"{subject.name}: {method} needs the {table[method].needs}, and {why}; {left} remain")
+    row = table[method]
     if target is None:
         target = int(subject.scores(subject.checked(x)[None])[0].argmax())
-    return table[method].run(subject, x, subject.target(target), wish)
+    number = subject.target(target)
+    if subject.embedding is None or row.needs == "scores":
+        return row.run(subject, x, number, wish)
+    return explained(
+        subject, x, wish.baselines, lambda s, x, base: row.run(s, x, number, replace(wish, baselines=base)),
+        slopes=row.slopes,
+    )  # fmt: skip

@@ -4,16 +4,17 @@ that may be asked of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from lite_runtime.errors import ExplainError, ExplainTimeError
 from lite_runtime.graph import Array
 
-__all__ = ["Limits", "Scores", "Slopes", "Subject"]
+__all__ = ["Embedding", "Limits", "Scores", "Slopes", "Subject"]
 
 Scores: TypeAlias = Callable[[Array], Array]
 """Inputs (rows, *shape) to scores (rows, outputs)."""
@@ -38,6 +39,21 @@ class Limits:
             raise ExplainError(f"seconds: expected a limit above 0, got {self.seconds}")
 
 
+@dataclass(frozen=True)
+class Embedding:
+    """The vectors of a model's token ids, by which it can be differentiated.
+
+    vectors: ids (rows, *shape) to float32 (rows, *shape, width). around: for the ids (*shape) of one sample, the model
+    as a function of their vectors; all else in it that reads the ids, such as a mask of padding, reads these. tokens:
+    how many there are.
+    """
+
+    vectors: Callable[[Array], Array]
+    around: Callable[[Array], Subject]
+    tokens: int
+    has_steps: bool = False
+
+
 class Subject:
     """A model to explain. `asked`: its rows so far; the limits count from when the subject was made."""
 
@@ -47,18 +63,27 @@ class Subject:
     def __init__(
         self, name: str, shape: tuple[int, ...], outputs: int, scores: Scores, gradient: Slopes | None = None, *,
         dtype: Any = np.float32, meaning: str = "score", limits: Limits | None = None,
+        embedding: Embedding | None = None,
     ) -> None:  # fmt: skip
         self.name, self.shape, self.outputs, self.meaning = name, shape, outputs, meaning
         self.dtype = np.dtype(dtype)
-        self._scores, self._gradient = scores, gradient
+        self._scores, self._gradient, self.embedding = scores, gradient, embedding
         self.limits, self.asked, self._begun = limits or Limits(), 0, perf_counter()
 
-    def within(self, limits: Limits) -> Subject:
+    def within(self, limits: Limits) -> Self:
         """The same model with nothing asked yet, and these limits from now on."""
-        return Subject(
-            self.name, self.shape, self.outputs, self._scores, self._gradient, dtype=self.dtype, meaning=self.meaning,
-            limits=limits,
-        )  # fmt: skip
+        made = copy(self)
+        made.limits, made.asked, made._begun = limits, 0, perf_counter()
+        return made
+
+    @property
+    def left(self) -> Limits:
+        """What the limits leave; at least one row and a moment."""
+        rows, seconds = self.limits.rows, self.limits.seconds
+        return Limits(
+            None if rows is None else max(1, rows - self.asked),
+            None if seconds is None else max(1e-9, seconds - (perf_counter() - self._begun)),
+        )
 
     @property
     def has_gradient(self) -> bool:

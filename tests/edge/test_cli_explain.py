@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 import converter
 from cloud import zoo
 from edge.cli.app import app
+from edge.cli.heat import drawn
+from lite_runtime.explaining import layout_of
 from tests.cloud.models import parsed, tiny_net
 
 
@@ -126,3 +128,70 @@ def test_a_sample_of_another_shape_leaves_no_page(folder: Path) -> None:
     page = folder / "none.html"
     said = run(folder / "net.mslite", "-i", folder / "table.npy", "-o", page, code=3)
     assert "expected a sample of shape [1, 8, 8], got [5]" in said and not page.exists()
+
+
+@pytest.fixture(scope="module")
+def texts(folder: Path) -> Path:
+    """A classifier of token ids, BERT's, and a language model, both as bundles; the tokens; ids."""
+    bert = zoo.bert(8, 3, vocabulary=6, positions=8, width=8, layers=1, heads=2, seed=1)
+    converter.convert(bert, output=folder / "bert.mslite")
+    converter.convert(zoo.gpt(8, 6, width=8, layers=1, heads=2), output=folder / "gpt.mslite")
+    (folder / "tokens.txt").write_text("[PAD]\n[UNK]\nspeak\n<citizen>\nrome\n \n")
+    np.save(folder / "ids.npy", np.array([[2, 3, 4, 0, 0, 0, 0, 0]], np.int32))
+    return folder
+
+
+def test_a_text_is_shown_as_words(texts: Path) -> None:
+    page, words = texts / "text.html", ("--tokenizer", texts / "tokens.txt")
+    said = run(
+        texts / "bert.mslite", *words, "--text", "Speak <citizen> rome hail", "-m", "input_x_gradient",
+        "-m", "occlusion", "-o", page,
+    )  # fmt: skip
+    assert (
+        "input_x_gradient: logit, of its graph by JAX, with respect to the tokens' vectors" in said
+        and "<citizen>" in said
+    )
+    text = page.read_text()
+    assert text.count("&lt;citizen&gt;</mark>") == 2 and ">[UNK]</mark>" in text and "<citizen>" not in text
+    assert text.count("then 4 times token 0") == 2
+
+
+def test_words_have_their_colours_in_a_terminal() -> None:
+    layout = layout_of((5,), np.dtype(np.int64))
+    lines = drawn(np.array([7, 3, 0, 0, 0]), np.array([1.0, -1, 0, 0, 0]), layout, ["king", "\x1b[31m"], colour=True)
+    assert [line.plain for line in lines] == [" king   \\x1b[31m  ", "then 3 times token 0: +0"]
+    assert [str(span.style) for span in lines[0].spans] == ["white on rgb(178,24,43)", "white on rgb(33,102,172)"]
+
+
+def test_a_text_is_its_ids(texts: Path) -> None:
+    words = ("-m", "occlusion", "--json", "--tokenizer", texts / "tokens.txt")
+    rows = []
+    for given in (("-i", texts / "ids.npy"), ("--text", "speak <citizen> rome")):
+        told = json.loads(run(texts / "bert.mslite", *given, *words).partition("\n")[2])
+        rows.append(told["methods"]["occlusion"]["attributions"])
+        assert told["tokens"][:4] == ["speak", "<citizen>", "rome", "[PAD]"]
+    assert rows[0] == rows[1] and rows[0][3:] == [0] * 5 and all(rows[0][:3])
+
+
+def test_a_language_models_next_token_is_explained_at_the_end_of_the_text(texts: Path) -> None:
+    words = ("--tokenizer", texts / "tokens.txt", "-m", "occlusion", "--json", "--baseline", 1)
+    told = json.loads(run(texts / "gpt.mslite", "--text", "rome speak", *words).partition("\n")[2])
+    found = told["methods"]["occlusion"]["attributions"]
+    assert all(found[:2]) and found[2:] == [0] * 6 and len(told["scores"]) == 6
+    said = run(texts / "gpt.mslite", "-i", texts / "ids.npy", "--position", 8, code=3)
+    assert "expected a position from -8 to 7, got 8" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bert.mslite", "--text", "rome"), "--text needs a tokenizer, and the model has none"),
+        (("bert.mslite", "--tokenizer", "tokens.txt", "--text", 9 * "rome "), "expected 8 tokens at most, got 9"),
+        (
+            ("table.mslite", "--tokenizer", "tokens.txt", "--text", "rome"),
+            "expected a model of token ids [rows, length]",
+        ),
+    ],
+)
+def test_texts_that_do_not_fit_are_refused(texts: Path, words: tuple[str, ...], said: str) -> None:
+    assert said in run(*(texts / word if (texts / word).is_file() else word for word in words), code=3)

@@ -11,6 +11,7 @@ import pytest
 from lite_runtime.errors import ExplainError
 from lite_runtime.explaining import (
     METHODS,
+    Embedding,
     Limits,
     Subject,
     available,
@@ -335,3 +336,55 @@ def test_every_method_is_in_the_table() -> None:
         assert function.__name__ == name
         assert explain(linear(), X, name, wish_for(linear(), X, samples=64), 0).method == name
         assert name in METHODS
+
+
+TABLE = RANDOM.standard_normal((9, 3))
+PLACES = RANDOM.standard_normal((4, 3))
+
+
+def text() -> Subject:
+    """Token ids [4]; score 0: the sum of vectors times a vector for each place, of tokens that are not 0."""
+
+    def around(ids: Array) -> Subject:
+        seen = (ids != 0)[:, None]
+
+        def scores(e: Array) -> Array:
+            first = (e * PLACES * seen).sum((1, 2))
+            return np.stack([first, 0 * first], 1)
+
+        return Subject("vectors", (4, 3), 2, scores, lambda e, t: np.broadcast_to(PLACES * seen * (t == 0), e.shape))
+
+    def scores(x: Array) -> Array:
+        return np.concatenate([around(ids).scores(TABLE[ids][None]) for ids in x])
+
+    vectors = Embedding(lambda x: TABLE[x].astype(np.float32), around, 9)
+    return Subject("text", (4,), 2, scores, dtype=np.int32, embedding=vectors)
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "occlusion", "kernel_shap"])
+def test_tokens_get_what_their_vectors_add(method: str) -> None:
+    subject, ids = text(), np.array([3, 0, 8, 1])
+    wish = wish_for(subject, ids, baselines=(0,))
+    found = explain(subject, ids, method, wish, 0)
+    added = (PLACES * (ids != 0)[:, None] * (TABLE[ids] - (TABLE[0] if method == "integrated_gradients" else 0))).sum(1)
+    np.testing.assert_allclose(found.attributions, added, atol=1e-6)
+    assert found.attributions.shape == (4,) and found.rows == subject.asked
+    assert found.gap is None or abs(found.gap) < 1e-6
+
+
+def test_the_slope_of_a_token_is_the_length_of_its_gradient() -> None:
+    subject, ids = text(), np.array([3, 0, 8, 1])
+    for method in ("saliency", "smoothgrad"):
+        found = explain(subject, ids, method, wish_for(subject, ids, samples=4), 0)
+        np.testing.assert_allclose(found.attributions, np.linalg.norm(PLACES, axis=1) * [1, 0, 1, 1], atol=1e-6)
+    assert set(available(subject)) == set(METHODS)
+
+
+def test_limits_hold_inside_the_vectors() -> None:
+    subject, ids = text().within(Limits(rows=20)), np.array([3, 0, 8, 1])
+    with pytest.raises(ExplainError, match="the limit leaves 20"):
+        explain(subject, ids, "integrated_gradients", wish_for(subject, ids), 0)
+    explain(subject, ids, "integrated_gradients", wish_for(subject, ids, steps=8), 0)
+    assert subject.asked == 10
+    with pytest.raises(ExplainError, match="the limit leaves 10"):
+        explain(subject, ids, "smoothgrad", wish_for(subject, ids), 0)
