@@ -1,10 +1,12 @@
-"""Explanations beside Captum's, on three networks trained here; and how faithful each method is on real data.
+"""Explanations beside Captum's, on four networks trained here; and how faithful each method is on real data.
 
     python -m benchmarks.explanations --python PYTHON_WITH_CAPTUM --data DIR --json FILE [--samples 8] [--compared 20]
 
 Networks: two convolutions and two dense layers on MNIST, ResNet-8 (residual sums, batch norm) on MNIST, convolutions
-over nine inertial signals of people never seen. `--python` is an interpreter with torch and captum, which rebuilds the
-layers from arrays in a process of its own. Printed: the largest difference of attributions, relative to the largest
+over nine inertial signals of people never seen, a vision transformer on MNIST. `--python` is an interpreter with torch
+and captum, which rebuilds the layers from arrays in a process of its own. Captum has no relevance for attention: the
+transformer's is compared with that of lxt, by the authors of AttnLRP, if `--lxt` names a folder with it (`pip install
+--no-deps --target FOLDER lxt==2.1`). Printed: the largest difference of attributions, relative to the largest
 attribution of each sample, for LRP also that of both from Captum in float64, as its rules divide by what is nearly 0;
 CPU seconds of an explanation, after a first one that is not counted; and, for msedge's methods, the mean figures of
 faithfulness over test samples, asked of the bundle.
@@ -25,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+import optax
 
 import converter
 import lite_runtime
@@ -74,10 +77,14 @@ class Case(NamedTuple):
     parts: Array
     signed: bool
     """Whether inputs are below 0 too: Captum's rule of positive weights then differs from ours in the first layer."""
+    transformer: bool = False
+    """Rebuilt as a graph of functions; without Grad-CAM, with relevance by the epsilon rule alone."""
 
 
-def _trained(model: ir.Model, x: Array, y: Array, epochs: int) -> ir.Model:
-    trainer = Trainer(model, seed=0)
+def _trained(
+    model: ir.Model, x: Array, y: Array, epochs: int, optimizer: optax.GradientTransformation | None = None
+) -> ir.Model:
+    trainer = Trainer(model, seed=0, optimizer=optimizer)
     trainer.fit((x, y), epochs, 64)
     found = trainer.export()
     assert isinstance(found, ir.Model)
@@ -119,7 +126,20 @@ def inertial(data: Path) -> Case:
     return Case("motion", model, test[::20], "relu_1", (1, 1, 16), (1, 1, 8), parts, signed=True)
 
 
-CASES: Mapping[str, Callable[[Path], Case]] = {"digits": digits, "residual": residual, "motion": inertial}
+def vision(data: Path) -> Case:
+    """The zoo's vision transformer and its recipe, smaller: two layers of width 32, patches of 7 pixels."""
+    x, y, test = _digits(data)
+    epochs, batch = 3, 64
+    rate = optax.warmup_cosine_decay_schedule(0.0, 2e-3, 30, epochs * len(x) // batch)
+    model = zoo.vit((1, 28, 28), 10, patch=7, width=32, layers=2, heads=4)
+    model = _trained(model, x, y, epochs, optax.adamw(rate, weight_decay=0.01))
+    parts = blocks((1, 28, 28), (1, 14, 7))
+    return Case("vision transformer", model, test, "", _WINDOW, _STRIDE, parts, signed=False, transformer=True)
+
+
+CASES: Mapping[str, Callable[[Path], Case]] = {
+    "digits": digits, "residual": residual, "motion": inertial, "vision": vision,
+}  # fmt: skip
 
 
 # -- the network for the other process ---------------------------------------------------------------------------------
@@ -146,11 +166,32 @@ def _steps(model: ir.Model, arrays: dict[str, Array]) -> list[dict[str, Any]]:
     return steps
 
 
+def _nodes(model: ir.Model, arrays: dict[str, Array]) -> list[dict[str, Any]]:
+    """The graph as it is: operators with the names of their operands; the constants go to `arrays`."""
+    held = [value for value in model.graph.initializers.values() if value.const_value is not None]
+    arrays |= {f"#{value.name}": value.const_value.numpy() for value in held if value.const_value is not None}
+    known = {value.name: f"#{value.name}" for value in held}
+    return [
+        {
+            "op": node.op_type, "out": node.outputs[0].name,
+            "in": [known.get(value.name, value.name) for value in node.inputs if value is not None],
+            "attributes": {name: _plain(attribute.value) for name, attribute in node.attributes.items()},
+        }
+        for node in model.graph
+    ]  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) else list(value)
+
+
 _KNOWN = {op: op for op in ("Add", "BatchNormalization", "Conv", "Gemm", "GlobalAveragePool", "Relu")}
 
 
 def _mixes(case: Case) -> Mapping[str, Composite]:
     """The mixes of rules that both sides have."""
+    if case.transformer:
+        return {"epsilon": Composite(Rule("epsilon", EPSILON), Rule("epsilon", EPSILON))}
     epsilon, gamma, plus = Rule("epsilon", EPSILON), Rule("gamma", EPSILON), Rule("z_plus", EPSILON)
     first = epsilon if case.signed else None
     return {
@@ -159,8 +200,10 @@ def _mixes(case: Case) -> Mapping[str, Composite]:
     }  # fmt: skip
 
 
-def _ask(case: Case, given: Mapping[str, Array], targets: list[int], python: str, folder: Path) -> tuple[Any, Any]:
-    """What Captum says: arrays and CPU seconds by method."""
+def _ask(
+    case: Case, given: Mapping[str, Array], targets: list[int], python: str, lxt: str, folder: Path
+) -> tuple[Any, Any]:
+    """What Captum says, and lxt of relevance in a transformer: arrays and CPU seconds by method."""
     arrays = dict(given)
     kinds = {
         name: {"conv": mix.convolution.kind, "dense": mix.dense.kind, "first": (mix.first or mix.convolution).kind,
@@ -168,13 +211,16 @@ def _ask(case: Case, given: Mapping[str, Array], targets: list[int], python: str
         for name, mix in _mixes(case).items()
     }  # fmt: skip
     document = {
-        "steps": _steps(case.model, arrays), "targets": targets, "points": POINTS, "integrals": INTEGRALS,
+        "steps": (_nodes if case.transformer else _steps)(case.model, arrays), "targets": targets,
+        "transformer": case.transformer, "relevance": bool(lxt) or not case.transformer,
+        "points": POINTS, "integrals": INTEGRALS,
         "window": case.window, "stride": case.stride, "layer": case.layer.replace(".", "_"), "shap_samples": SHAP,
         "lrp": kinds,
     }  # fmt: skip
     (folder / "case.json").write_text(json.dumps(document))
     np.savez(folder / "case.npz", **arrays)  # type: ignore[arg-type]
-    subprocess.run([python, "-P", "-W", "ignore", str(_PEER), str(folder)], check=True, env={"OMP_NUM_THREADS": "1"})
+    environment = {"OMP_NUM_THREADS": "1", **({"PYTHONPATH": lxt} if lxt else {})}
+    subprocess.run([python, "-P", "-W", "ignore", str(_PEER), str(folder)], check=True, env=environment)
     with np.load(folder / "captum.npz") as file:
         return {name: file[name] for name in file.files}, json.loads((folder / "captum.json").read_text())
 
@@ -188,7 +234,6 @@ def _ours(case: Case, subject: GraphSubject, given: Mapping[str, Array]) -> dict
         "saliency": lambda x, t: saliency(subject, x, t).attributions,
         "input_x_gradient": lambda x, t: input_x_gradient(subject, x, t).attributions,
         "smoothgrad": lambda x, t: smoothgrad(subject, x, t, noise=given["noise"]).attributions,
-        "grad_cam": lambda x, t: channel_map(subject, x, t, case.layer)[0][None],
         "occlusion": lambda x, t: occlusion(
             subject, x, t, baseline=zeros, window=case.window, stride=case.stride
         ).attributions,
@@ -196,6 +241,8 @@ def _ours(case: Case, subject: GraphSubject, given: Mapping[str, Array]) -> dict
             subject, x, t, baseline=zeros, parts=case.parts, samples=SHAP
         ).attributions * np.bincount(case.parts.reshape(-1))[case.parts],
     }  # fmt: skip
+    if not case.transformer:
+        made["grad_cam"] = lambda x, t: channel_map(subject, x, t, case.layer)[0][None]
     for rule in INTEGRALS:
         made[f"integrated_gradients {rule}"] = partial(_integral, subject, zeros, rule)
     for name, mix in _mixes(case).items():
@@ -211,7 +258,7 @@ def _relevance(subject: GraphSubject, mix: Composite, x: Array, target: int) -> 
     return lrp(subject, x, target, rules=mix).attributions
 
 
-def compared(case: Case, count: int, python: str) -> dict[str, Any]:
+def compared(case: Case, count: int, python: str, lxt: str = "") -> dict[str, Any]:
     """Differences and CPU seconds by method, both sides on the same samples."""
     random = np.random.default_rng(0)
     x = case.x[:: max(1, len(case.x) // count)][:count]
@@ -224,9 +271,11 @@ def compared(case: Case, count: int, python: str) -> dict[str, Any]:
     scores = subject.scores(x)
     targets = scores.argmax(1).tolist()
     with tempfile.TemporaryDirectory() as folder:
-        theirs, their_seconds = _ask(case, given, targets, python, Path(folder))
+        theirs, their_seconds = _ask(case, given, targets, python, lxt, Path(folder))
     found: dict[str, Any] = {"scores": {"difference": float(np.abs(scores - theirs["scores"]).max())}}
     for name, method in _ours(case, subject, given).items():
+        if name not in theirs:
+            continue
         method(x[0], targets[0])
         begin = process_time()
         rows = [method(one, target) for one, target in zip(x, targets, strict=True)]
@@ -310,6 +359,7 @@ def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="an interpreter with torch and captum")
     parser.add_argument("--data", type=Path, required=True, help="folder with mnist.npz and har_30_subjects.npz")
+    parser.add_argument("--lxt", default="", help="a folder with the package lxt")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=8, help="samples that both sides explain")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="some of the networks")
@@ -319,7 +369,7 @@ def main(args: list[str] | None = None) -> None:
     for make in map(CASES.__getitem__, given.only):
         case = make(given.data)
         found[case.name] = {
-            "compared": compared(case, given.samples, given.python),
+            "compared": compared(case, given.samples, given.python, given.lxt),
             "on_device": on_device(case, given.samples),
             "faithfulness": faithfulness(case, given.compared),
         }
