@@ -12,6 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from cloud.data import ir, serial
+from cloud.data.augment import Apply, Blend, Policy
 from cloud.data.functions import named
 from cloud.data.passes import optimised
 from cloud.data.reading.iterate import Batches, Position, open_batches
@@ -42,11 +43,37 @@ class Pipeline:
     ) -> Pipeline:
         """`function` of every element. `rows`: it takes columns of stacked elements, each row independently (and is
         called once per batch); `seeded`: `function(element, generator)`, where the generator depends on the seed, the
-        epoch and the element's number. Raises DataError for `rows` with `seeded`."""
-        if rows and seeded:
-            raise DataError("a function with rows=True gets many elements at once and cannot be seeded: omit one")
-        salt = 1 + sum(step.seeded for n in ir.walk(self.node) if isinstance(n, ir.Map) for step in n.steps)
-        return Pipeline(ir.Map(self.node, (ir.Step(named(function), on, rows, seeded, salt if seeded else 0),)))
+        epoch and the element's number; with `rows`: `function(columns, draws)`, whose `uniform`, `normal` and
+        `integers` give each row such numbers (`cloud.data.draws.Draws`)."""
+        salt = self._salt if seeded else 0
+        return Pipeline(ir.Map(self.node, (ir.Step(named(function), on, rows, seeded, salt),)))
+
+    def augment(self, on: str, *changes: Policy | Apply) -> Pipeline:
+        """The value `on` changed at random by each of `changes`, one after the other; its shape and dtype stay, and so
+        do all other values. Use it before `batch`, for training data only. Raises DataError for no change."""
+        if not changes:
+            raise DataError("expected at least one Policy or Apply to augment by")
+        pipeline = self
+        for change in changes:
+            if not isinstance(change, Policy | Apply):
+                raise DataError(f"expected a Policy or Apply to augment by, got {type(change).__name__}")
+            pipeline = pipeline._transformed(change, on)
+        return pipeline
+
+    def blend(
+        self, on: str, classes: int, how: str = "mixup", *, labels: str = "labels", alpha: float = 1.0,
+        chance: float = 1.0, kind: str = "", axes: str = "",
+    ) -> Pipeline:  # fmt: skip
+        """The value `on` of each element blended with that of another one, drawn anew each epoch, and `labels` as
+        probabilities of `classes`, float32 [classes], in the same proportion: see `Blend`. The other element is one of
+        this epoch, so its earlier changes are those of this epoch too; it is read a second time. Needs a length, like
+        `shuffle`. Raises DataError for settings out of range."""
+        function = named(Blend(how, on, labels, classes, alpha, chance, kind, axes))
+        return Pipeline(ir.Blend(self.node, function, self._salt))
+
+    @property
+    def _salt(self) -> int:
+        return 1 + sum(map(ir.draws_of, ir.walk(self.node)))
 
     def scale(self, on: str, scale: float = 1 / 255, offset: float = 0.0) -> Pipeline:
         """The value `on` times `scale` plus `offset`, in float32."""

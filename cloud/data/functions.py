@@ -32,7 +32,7 @@ class Function:
     def shown(self) -> str:
         """Its name in messages."""
         if self.transform is not None:
-            return self.transform.name
+            return self.transform.shown
         return self.name or str(getattr(self.call, "__qualname__", type(self.call).__qualname__))
 
     @property

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from cloud.data.functions import Function
 
 __all__ = [
-    "NODES", "Arrays", "Batch", "Filter", "Folder", "Items", "Iterable", "Map", "Mix", "Node", "Npz", "Parquet",
-    "Prefetch", "Records", "Repeat", "Shuffle", "Slice", "Step", "Tar", "Text", "Zip", "parents", "walk",
-    "with_parents",
+    "NODES", "Arrays", "Batch", "Blend", "Filter", "Folder", "Items", "Iterable", "Map", "Mix", "Node", "Npz",
+    "Parquet", "Prefetch", "Records", "Repeat", "Shuffle", "Slice", "Step", "Tar", "Text", "Zip", "draws_of", "parents",
+    "walk", "with_parents",
 ]  # fmt: skip
 
 
@@ -95,8 +95,8 @@ class Iterable:
 @dataclass(frozen=True)
 class Step:
     """One function of a Map. `on`: it takes and returns only that value of the element. `rows`: it works on columns,
-    with independent rows. `seeded`: it also takes a `numpy.random.Generator`; `salt` makes its stream differ from
-    others.
+    with independent rows. `seeded`: it also takes a `numpy.random.Generator`, with `rows` the `draws.Draws` of all
+    rows; `salt` makes its stream differ from others.
     """
 
     function: Function
@@ -112,6 +112,16 @@ class Map:
 
     of: Node
     steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Blend:
+    """Each element with another one of the same node and epoch, drawn at random: `function(columns, others, draws)`,
+    with independent rows; `salt` as in `Step`."""
+
+    of: Node
+    function: Function
+    salt: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,13 +202,13 @@ class Prefetch:
 
 Node: TypeAlias = (
     Arrays | Npz | Folder | Records | Parquet | Tar | Text | Items | Iterable
-    | Map | Filter | Shuffle | Repeat | Slice | Batch | Zip | Mix | Prefetch
+    | Map | Blend | Filter | Shuffle | Repeat | Slice | Batch | Zip | Mix | Prefetch
 )  # fmt: skip
 
 NODES = {
     kind.__name__.lower(): kind
-    for kind in (Arrays, Npz, Folder, Records, Parquet, Tar, Text, Items, Iterable, Map, Filter, Shuffle, Repeat, Slice,
-                 Batch, Zip, Mix, Prefetch)
+    for kind in (Arrays, Npz, Folder, Records, Parquet, Tar, Text, Items, Iterable, Map, Blend, Filter, Shuffle,
+                 Repeat, Slice, Batch, Zip, Mix, Prefetch)
 }  # fmt: skip
 """Nodes by their name in files."""
 
@@ -207,6 +217,14 @@ def parents(node: Node) -> tuple[Node, ...]:
     """The nodes that a node reads."""
     of: Any = getattr(node, "of", ())
     return of if isinstance(of, tuple) else (of,)
+
+
+def draws_of(node: Node) -> int:
+    """How many times the node draws random numbers for an element."""
+    match node:
+        case Map(_, steps) | Batch(_, then=steps):
+            return sum(step.seeded for step in steps)
+    return int(isinstance(node, Blend))
 
 
 def with_parents(node: Node, new: tuple[Node, ...]) -> Node:

@@ -154,7 +154,7 @@ def _timed_node(node: ir.Node, spent: dict[str, float]) -> ir.Node:
     match node:
         case ir.Map(_, steps):
             return replace(node, steps=tuple(replace(s, function=_clocked(s.function, spent)) for s in steps))
-        case ir.Filter(_, function):
+        case ir.Filter(_, function) | ir.Blend(_, function):
             return replace(node, function=_clocked(function, spent))
         case ir.Iterable(make):
             return ir.Iterable(replace(make, call=lambda: _clocked_items(make, spent)))

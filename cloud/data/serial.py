@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 
 from cloud.data import ir
+from cloud.data.augment import AUGMENTATIONS
 from cloud.data.functions import Function, found
 from cloud.data.transforms import TRANSFORMS, Tokenize
 from cloud.errors import DataError
 
 __all__ = ["digest", "fingerprint", "from_dict", "to_dict"]
+
+_TRANSFORMS = {**TRANSFORMS, **AUGMENTATIONS}
 
 
 def to_dict(node: ir.Node) -> dict[str, Any]:
@@ -71,7 +74,8 @@ def _hash_file(hashed: Any, path: str) -> None:
 def _plain(value: Any, *, in_words: bool) -> Any:
     """`in_words`: arrays in memory and nameless functions are described instead of refused."""
     if isinstance(value, Function) and value.transform is not None:
-        return {"transform": value.shown, **vars(value.transform)}
+        settings = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(value.transform).items()}
+        return {"transform": value.transform.name, **settings}
     if isinstance(value, Function):
         return value.fingerprint if in_words else value.to_name()
     if isinstance(value, ir.Step):
@@ -138,9 +142,9 @@ def _field(kind: str, value: Any, where: str) -> Any:
 
 def _transform(plain: dict[str, Any], where: str) -> Function:
     name = plain.get("transform")
-    if not isinstance(name, str) or name not in TRANSFORMS:
-        raise DataError(f"{where}: expected a transform of {', '.join(TRANSFORMS)}, got {name!r}")
-    made = _read(TRANSFORMS[name], {n: v for n, v in plain.items() if n != "transform"}, f"{where}.{name}")
+    if not isinstance(name, str) or name not in _TRANSFORMS:
+        raise DataError(f"{where}: expected a transform of {', '.join(_TRANSFORMS)}, got {name!r}")
+    made = _read(_TRANSFORMS[name], {n: v for n, v in plain.items() if n != "transform"}, f"{where}.{name}")
     return Function(made, "")
 
 

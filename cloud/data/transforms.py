@@ -26,7 +26,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Transform:
-    """A function with settings. `rows`: of columns; `seeded`: it takes a generator too; `whole`: of whole elements."""
+    """A function with settings. `rows`: of columns; `seeded`: it takes random numbers too; `whole`: of whole
+    elements."""
 
     rows: ClassVar[bool] = False
     seeded: ClassVar[bool] = False
@@ -34,8 +35,13 @@ class Transform:
 
     @property
     def name(self) -> str:
-        """Its name in files and messages."""
+        """Its name in files."""
         return type(self).__name__.lower()
+
+    @property
+    def shown(self) -> str:
+        """Its name in messages and profiles."""
+        return self.name
 
 
 @dataclass(frozen=True)

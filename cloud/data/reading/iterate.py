@@ -124,9 +124,12 @@ def _plainly(items: Any, start: int) -> Iterator[Any]:
 
 
 def _only_moves(node: ir.Node) -> bool:
-    """Whether batches are slices of arrays with at most row functions applied."""
+    """Whether batches are slices of arrays with at most row functions applied that draw nothing."""
     plain = ir.Arrays | ir.Npz | ir.Text | ir.Shuffle | ir.Repeat | ir.Slice | ir.Batch | ir.Zip
-    return all(isinstance(n, plain) or (isinstance(n, ir.Map) and all(s.rows for s in n.steps)) for n in ir.walk(node))
+    return all(
+        not ir.draws_of(n) and (isinstance(n, plain) or (isinstance(n, ir.Map) and all(s.rows for s in n.steps)))
+        for n in ir.walk(node)
+    )
 
 
 def _checked(position: Position | None, here: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from cloud.data import ir
 from cloud.data.reading.memo import once
 from cloud.data.reading.sources import open_source
 from cloud.data.reading.steps import keeps, keeps_rows
-from cloud.data.reading.views import Batched, Ids, Key, Mapped, Mixed, Ordered, Repeated, Source, View, Zipped
+from cloud.data.reading.views import Batched, Blended, Ids, Key, Mapped, Mixed, Ordered, Repeated, Source, View, Zipped
 from cloud.errors import DataError
 
 __all__ = ["Context", "open_view"]
@@ -44,8 +44,9 @@ def _source(node: Any, context: Context) -> View:
 
 def _iterable(node: ir.Iterable, context: Context) -> View:
     raise DataError(
-        f"the elements of {node.make.shown} can only be read in order: they can be mapped, filtered, repeated, cut and "
-        "batched, not shuffled, sharded, zipped or mixed; write them to a file first (cloud.data.write_records)"
+        f"the elements of {node.make.shown} can only be read in order: they can be mapped, filtered, repeated, cut "
+        "and batched, not shuffled, sharded, zipped, mixed or blended; write them to a file first "
+        "(cloud.data.write_records)"
     )
 
 
@@ -53,10 +54,14 @@ def _map(node: ir.Map, context: Context) -> View:
     return Mapped(open_view(node.of, context), node.steps, context.path)
 
 
+def _blend(node: ir.Blend, context: Context) -> View:
+    return Blended(open_view(node.of, context), node, context.path)
+
+
 def _filter(node: ir.Filter, context: Context) -> View:
     below = ir.walk(node.of)
     view = open_view(node.of, context)
-    moving = any(isinstance(n, ir.Shuffle | ir.Repeat) or _seeded(n) for n in below)
+    moving = any(isinstance(n, ir.Shuffle | ir.Repeat) or ir.draws_of(n) for n in below)
     kept: Ids = once(node, lambda: _scan(view, node), context.path if moving else ())
     return Ordered(view, kept)
 
@@ -67,10 +72,6 @@ def _scan(view: View, node: ir.Filter) -> Ids:
         pairs = (pair for ids in spans for pair in zip(ids.tolist(), view.many(ids), strict=True))
         return np.fromiter((i for i, element in pairs if keeps(node, element, view.key(i))), np.intp)
     return np.concatenate([np.zeros(0, np.intp), *(ids[keeps_rows(node, view.take(ids))] for ids in spans)])
-
-
-def _seeded(node: ir.Node) -> bool:
-    return isinstance(node, ir.Map) and any(step.seeded for step in node.steps)
 
 
 def _shuffle(node: ir.Shuffle, context: Context) -> View:
@@ -92,8 +93,9 @@ def _slice(node: ir.Slice, context: Context) -> View:
 
 def _batch(node: ir.Batch, context: Context) -> View:
     return Batched(
-        open_view(node.of, replace(context, process=(0, 1))), node.size, node.last, node.then, context.process
-    )
+        open_view(node.of, replace(context, process=(0, 1))), node.size, node.last, node.then, context.process,
+        context.path,
+    )  # fmt: skip
 
 
 def _zip(node: ir.Zip, context: Context) -> View:
@@ -105,7 +107,7 @@ def _mix(node: ir.Mix, context: Context) -> View:
 
 
 _OPEN: dict[type, Callable[[Any, Context], View]] = {
-    ir.Iterable: _iterable, ir.Map: _map, ir.Filter: _filter, ir.Shuffle: _shuffle, ir.Repeat: _repeat,
-    ir.Slice: _slice, ir.Batch: _batch, ir.Zip: _zip, ir.Mix: _mix,
+    ir.Iterable: _iterable, ir.Map: _map, ir.Blend: _blend, ir.Filter: _filter, ir.Shuffle: _shuffle,
+    ir.Repeat: _repeat, ir.Slice: _slice, ir.Batch: _batch, ir.Zip: _zip, ir.Mix: _mix,
     ir.Prefetch: lambda node, context: open_view(node.of, context),
 }  # fmt: skip

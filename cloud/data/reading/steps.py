@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cloud.data import ir
 from cloud.data.columns import length, one, tree_map
+from cloud.data.draws import Draws, States, folded, state_of
 from cloud.errors import DataError
 
-__all__ = ["apply_many", "apply_rows", "apply_step", "keeps", "keeps_rows"]
+__all__ = ["Streams", "apply_blend", "apply_many", "apply_rows", "apply_step", "keeps", "keeps_rows", "keyed"]
+
+_SALTED = 2**31
+
+Streams: TypeAlias = Callable[[States], States]
+"""The state of a seed, an epoch and a salt -> that of each row, which depends on its element's key too."""
 
 
 def apply_step(step: ir.Step, element: Any, key: tuple[int, ...], path: tuple[int, ...]) -> Any:
     """A step's result for the element from `key` in epoch `path`."""
     if step.rows:
-        return one(apply_rows((step,), _column(element)), 0)
-    extra = (np.random.default_rng((*path, 2**31 + step.salt, *key)),) if step.seeded else ()
+        return one(apply_rows((step,), _column(element), path, lambda state: keyed(state, key)), 0)
+    extra = (np.random.default_rng((*path, _SALTED + step.salt, *key)),) if step.seeded else ()
     value = _value(step.function.shown, element, step.on)
     result = _called(step.function.shown, f"element {_shown(key)}", lambda: step.function.call(value, *extra))
     return {**element, step.on: result} if step.on else result
@@ -30,7 +37,7 @@ def apply_many(steps: tuple[ir.Step, ...], elements: list[Any]) -> list[Any]:
     for step in steps:
         call, on = step.function.call, step.on
         if step.rows:
-            elements = [one(apply_rows((step,), _column(element)), 0) for element in elements]
+            elements = [one(apply_rows((step,), _column(element), (), _no_streams), 0) for element in elements]
         elif on:
             elements = [{**element, on: call(element[on])} for element in elements]
         else:
@@ -38,17 +45,45 @@ def apply_many(steps: tuple[ir.Step, ...], elements: list[Any]) -> list[Any]:
     return elements
 
 
-def apply_rows(steps: tuple[ir.Step, ...], columns: Any) -> Any:
-    """Steps of rows, one after the other, on columns."""
+def apply_rows(steps: tuple[ir.Step, ...], columns: Any, path: tuple[int, ...], streams: Streams) -> Any:
+    """Steps of rows, one after the other, on columns of elements in epoch `path`."""
     for step in steps:
-        value, call = _value(step.function.shown, columns, step.on), step.function.call
-        result = _called(step.function.shown, f"{length(columns)} rows", lambda call=call, value=value: call(value))  # type: ignore[misc]
+        value = _value(step.function.shown, columns, step.on)
+        extra = (_draws(step.salt, path, streams),) if step.seeded else ()
+        call = partial(step.function.call, value, *extra)
+        result = _called(step.function.shown, f"{length(columns)} rows", call)
         if length(result) != length(columns):
             raise DataError(
                 f"{step.function.shown} works on rows: expected {length(columns)} rows back, got {length(result)}"
             )
         columns = {**columns, step.on: result} if step.on else result
     return columns
+
+
+def apply_blend(node: ir.Blend, columns: Any, others: Callable[[Draws], Any], path: tuple[int, ...],
+                streams: Streams) -> Any:  # fmt: skip
+    """What a node makes of columns and of the elements that `others` draws for them."""
+    draws, count = _draws(node.salt, path, streams), length(columns)
+    call = partial(node.function.call, columns, others(draws.part(1)), draws.part(2))
+    result = _called(node.function.shown, f"{count} rows", call)
+    if length(result) != count:
+        raise DataError(f"{node.function.shown} works on rows: expected {count} rows back, got {length(result)}")
+    return result
+
+
+def _draws(salt: int, path: tuple[int, ...], streams: Streams) -> Draws:
+    return Draws(streams(state_of((*path, _SALTED + salt))))
+
+
+def keyed(state: States, key: tuple[int, ...]) -> States:
+    """The state [1] of an element: `View.fold` of one."""
+    for part in key:
+        state = folded(state, part)
+    return state
+
+
+def _no_streams(state: States) -> States:
+    raise AssertionError("no step is seeded")
 
 
 def keeps(node: ir.Filter, element: Any, key: tuple[int, ...]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from cloud.data import ir
 from cloud.data.columns import stack
+from cloud.data.draws import States
 from cloud.data.reading.opening import Context, open_view
-from cloud.data.reading.steps import apply_rows, apply_step, keeps
+from cloud.data.reading.steps import apply_rows, apply_step, keeps, keyed
 from cloud.data.reading.views import Key, View, padded, share
 from cloud.errors import DataError
 
@@ -142,12 +144,19 @@ def _batched(node: ir.Batch, context: Context, ahead: Ahead, start: int) -> Iter
             if node.last == "drop":
                 break
             group += _filling(node, below, ahead, node.size - len(group))
-        columns = apply_rows(node.then, stack([item.element for item in group[part]]))
+        keys = [item.key for item in group[part]]
+        columns = apply_rows(
+            node.then, stack([item.element for item in group[part]]), context.path, partial(_keyed, keys)
+        )
         some = True
         last = group[int(counts.sum()) - 1]
         yield Item(padded(columns, counts[part]) if node.last == "pad" else columns, group[0].key, last.next)
     if not some:
         raise DataError(_nothing(node, len(group)))
+
+
+def _keyed(keys: list[Key], state: States) -> States:
+    return np.concatenate([keyed(state, key) for key in keys])
 
 
 def _filling(node: ir.Batch, context: Context, ahead: Ahead, count: int) -> list[Item]:

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.data import ir
-from cloud.data.columns import stack, tree_map
-from cloud.data.reading.steps import apply_many, apply_rows, apply_step
+from cloud.data.columns import one, stack, tree_map
+from cloud.data.draws import Draws, States, folded
+from cloud.data.reading.steps import Streams, apply_blend, apply_many, apply_rows, apply_step
 from cloud.errors import DataError, take_multiple
 
 __all__ = [
-    "Batched", "Ids", "Key", "Mapped", "Mixed", "Ordered", "Repeated", "Source", "View", "Zipped", "guarded",
+    "Batched", "Blended", "Ids", "Key", "Mapped", "Mixed", "Ordered", "Repeated", "Source", "View", "Zipped", "guarded",
     "padded", "share",
 ]  # fmt: skip
 
@@ -50,6 +51,14 @@ class View(ABC):
     def key(self, number: int) -> Key:
         """The key of an element: its number in the source."""
         return (number,)
+
+    def fold(self, ids: Ids, states: States) -> States:
+        """States [rows] that depend on the keys of elements too, part by part."""
+        return folded(states, ids)
+
+    def streams(self, ids: Ids) -> Streams:
+        """The random numbers of elements."""
+        return lambda state: self.fold(ids, np.broadcast_to(state, len(ids)))
 
 
 @dataclass
@@ -109,6 +118,10 @@ class Ordered(View):
         """See `View`."""
         return self.of.key(int(self.order[number]))
 
+    def fold(self, ids: Ids, states: States) -> States:
+        """See `View`."""
+        return self.of.fold(self._below(ids), states)
+
 
 @dataclass
 class Repeated(View):
@@ -135,8 +148,12 @@ class Repeated(View):
 
     def many(self, ids: Ids) -> list[Any]:
         """See `View`."""
+        return _apart(self.rounds, *self._places(ids))
+
+    def _places(self, ids: Ids) -> tuple[Ids, Ids]:
+        """`_at` of several."""
         which = np.searchsorted(self._ends, ids, "right")
-        return _apart(self.rounds, which, ids - np.concatenate([[0], self._ends])[which])
+        return which, ids - np.concatenate([[0], self._ends])[which]
 
     def take(self, ids: Ids) -> Any:
         """See `View`."""
@@ -150,6 +167,10 @@ class Repeated(View):
         """See `View`."""
         which, inner = self._at(number)
         return which, *self.rounds[which].key(inner)
+
+    def fold(self, ids: Ids, states: States) -> States:
+        """See `View`."""
+        return _folded_apart(self.rounds, *self._places(ids), states)
 
 
 @dataclass
@@ -187,11 +208,52 @@ class Mapped(View):
         """See `View`."""
         if not all(step.rows for step in self.steps):
             return super().take(ids)
-        return apply_rows(self.steps, self.of.take(ids))
+        return apply_rows(self.steps, self.of.take(ids), self.path, self.of.streams(ids))
 
     def key(self, number: int) -> Key:
         """See `View`."""
         return self.of.key(number)
+
+    def fold(self, ids: Ids, states: States) -> States:
+        """See `View`."""
+        return self.of.fold(ids, states)
+
+
+@dataclass
+class Blended(View):
+    """Another view's elements, each with another one of them; `path` is the epoch's."""
+
+    of: View
+    node: ir.Blend
+    path: Key
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def get(self, number: int) -> Any:
+        """See `View`."""
+        return one(self.take(np.array([number])), 0)
+
+    def many(self, ids: Ids) -> list[Any]:
+        """See `View`."""
+        columns = self.take(ids)
+        return [one(columns, row) for row in range(len(ids))]
+
+    def take(self, ids: Ids) -> Any:
+        """See `View`."""
+        columns = self.of.take(ids)
+        return apply_blend(self.node, columns, self._others, self.path, self.of.streams(ids))
+
+    def _others(self, draws: Draws) -> Any:
+        return self.of.take(draws.integers(len(self.of)))
+
+    def key(self, number: int) -> Key:
+        """See `View`."""
+        return self.of.key(number)
+
+    def fold(self, ids: Ids, states: States) -> States:
+        """See `View`."""
+        return self.of.fold(ids, states)
 
 
 @dataclass
@@ -203,6 +265,7 @@ class Batched(View):
     last: str
     then: tuple[ir.Step, ...]
     process: tuple[int, int]
+    path: Key
 
     def __post_init__(self) -> None:
         self._rows, self._count = np.arange(self.size)[share(self.size, self.process)], len(self.of)
@@ -224,12 +287,16 @@ class Batched(View):
         ids = self._rows + start
         if start + self.size > count:  # missing rows are filled up from the start
             ids = np.where(ids < count, ids, (ids - count) % count)
-        columns = apply_rows(self.then, self.of.take(ids))
+        columns = apply_rows(self.then, self.of.take(ids), self.path, self.of.streams(ids))
         return columns if self.last == "drop" else padded(columns, self._rows < count - start)
 
     def key(self, number: int) -> Key:
         """See `View`."""
         return self.of.key(number * self.size)
+
+    def fold(self, ids: Ids, states: States) -> States:
+        """See `View`."""
+        return self.of.fold(ids * self.size, states)
 
 
 @dataclass
@@ -256,6 +323,12 @@ class Zipped(View):
     def key(self, number: int) -> Key:
         """See `View`."""
         return tuple(part for view in self.of for part in view.key(number))
+
+    def fold(self, ids: Ids, states: States) -> States:
+        """See `View`."""
+        for view in self.of:
+            states = view.fold(ids, states)
+        return states
 
 
 @dataclass
@@ -295,6 +368,11 @@ class Mixed(View):
         which, inner = self._order
         return int(which[number]), *self.of[which[number]].key(int(inner[number]))
 
+    def fold(self, ids: Ids, states: States) -> States:
+        """See `View`."""
+        which, inner = self._order
+        return _folded_apart(self.of, which[ids], inner[ids], states)
+
 
 def guarded(element: Any) -> Any:
     """The element with arrays that cannot be written to."""
@@ -315,6 +393,15 @@ def _apart(views: Sequence[View], which: Ids, inner: Ids) -> list[Any]:
         places = np.flatnonzero(which == k)
         for place, element in zip(places, views[int(k)].many(inner[places]), strict=True):
             found[place] = element
+    return found
+
+
+def _folded_apart(views: Sequence[View], which: Ids, inner: Ids, states: States) -> States:
+    """`View.fold` of elements number `inner` of the views number `which`, whose keys begin with that number."""
+    found = folded(states, which)
+    for k in np.unique(which):
+        places = np.flatnonzero(which == k)
+        found[places] = views[int(k)].fold(inner[places], found[places])
     return found
 
 

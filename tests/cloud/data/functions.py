@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from cloud.data.draws import Draws
+
 
 def doubled(x: Any) -> Any:
     return x * 2
@@ -18,6 +20,15 @@ def plus_one(x: Any) -> Any:
 
 def noisy(x: Any, generator: np.random.Generator) -> Any:
     return x + np.float32(generator.normal())
+
+
+def noisy_rows(x: Any, draws: Draws) -> Any:
+    return x + draws.uniform(x.shape[1]) - draws.integers(5, 1) + draws.part(3).normal(1)
+
+
+def between(columns: dict[str, Any], others: dict[str, Any], draws: Draws) -> dict[str, Any]:
+    share = draws.uniform(1)
+    return {**columns, "x": share * columns["x"] + (1 - share) * others["x"]}
 
 
 def not_third(y: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
 from itertools import count
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 
 from cloud.data import ir
 from cloud.data.columns import one, stack, tree_map
+from cloud.data.draws import Draws
 
 Keyed = list[tuple[tuple[int, ...], Any]]
 
@@ -28,6 +31,14 @@ def meaning(node: ir.Node, *path: int) -> Keyed:
             for step in steps:
                 found = [(key, mapped(step, key, e, path)) for key, e in found]
             return found
+        case ir.Blend(of, function, salt):
+            found, blended = meaning(of, *path), []
+            for key, e in found:
+                state = state_of((*path, 2**31 + salt, *key))
+                other = found[int(next(numbers(fold(state, 1))) * len(found))][1]
+                draws = Draws(np.array([fold(state, 2)], np.uint64))
+                blended.append((key, one(function.call(column(e), column(other), draws), 0)))
+            return blended
         case ir.Filter(of, function, on, rows):
             step = ir.Step(function, "", rows)
             return [(k, e) for k, e in meaning(of, *path) if mapped(step, k, e[on] if on else e, path)]
@@ -41,8 +52,11 @@ def meaning(node: ir.Node, *path: int) -> Keyed:
             return meaning(of, *path)[start:stop:step]
         case ir.Batch(of, size, last):
             found = meaning(of, *path)
-            return [batch(found, start, size, last) for start in range(0, len(found), size)
-                    if last == "pad" or start + size <= len(found)]
+            return [
+                batch(found, start, size, last)
+                for start in range(0, len(found), size)
+                if last == "pad" or start + size <= len(found)
+            ]
         case ir.Zip(of):
             rows = zip(*(meaning(n, *path) for n in of), strict=False)
             return [(sum((k for k, _ in row), ()), {n: v for _, e in row for n, v in e.items()}) for row in rows]
@@ -56,12 +70,42 @@ def meaning(node: ir.Node, *path: int) -> Keyed:
 def mapped(step: ir.Step, key: tuple[int, ...], element: Any, path: tuple[int, ...]) -> Any:
     value = element[step.on] if step.on else element
     if step.rows:
-        result = one(step.function.call(tree_map(lambda leaf: np.asarray(leaf)[None], value)), 0)
+        state = state_of((*path, 2**31 + step.salt, *key))
+        extra = (Draws(np.array([state], np.uint64)),) if step.seeded else ()
+        result = one(step.function.call(column(value), *extra), 0)
     elif step.seeded:
         result = step.function.call(value, np.random.default_rng((*path, 2**31 + step.salt, *key)))
     else:
         result = step.function.call(value)
     return {**element, step.on: result} if step.on else result
+
+
+def column(value: Any) -> Any:
+    return tree_map(lambda leaf: np.asarray(leaf)[None], value)
+
+
+# -- the streams of `cloud.data.draws`, with Python's integers ---------------------------------------------------------
+
+MASK, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
+
+
+def mix(z: int) -> int:
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+    return z ^ (z >> 31)
+
+
+def fold(state: int, value: int) -> int:
+    return mix((state + GOLDEN & MASK) ^ mix(value + GOLDEN & MASK))
+
+
+def state_of(parts: tuple[int, ...]) -> int:
+    return reduce(fold, parts, 0)
+
+
+def numbers(state: int) -> Iterator[float]:
+    """Uniform numbers of a stream."""
+    return ((mix(state + k * GOLDEN & MASK) >> 11) / 2**53 for k in count(1))
 
 
 def batch(found: Keyed, start: int, size: int, last: str) -> tuple[tuple[int, ...], Any]:
@@ -83,5 +127,3 @@ def mixed(of: list[Keyed], weights: tuple[float, ...]) -> Keyed:
         out.append(((which, *key), element))
         taken[which] += 1
     raise AssertionError
-
-

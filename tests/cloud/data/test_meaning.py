@@ -11,10 +11,22 @@ from hypothesis import strategies as st
 
 from cloud import data
 from cloud.data import ir
+from cloud.data.functions import named
 from cloud.data.passes import PASSES, optimised
 from cloud.data.reading.streams import CHUNK
 from cloud.errors import DataError
-from tests.cloud.data.functions import doubled, lucky, moved, noisy, not_third, plus_one, small, twelve
+from tests.cloud.data.functions import (
+    between,
+    doubled,
+    lucky,
+    moved,
+    noisy,
+    noisy_rows,
+    not_third,
+    plus_one,
+    small,
+    twelve,
+)
 from tests.cloud.data.naive import meaning
 
 
@@ -29,6 +41,8 @@ STEPS: dict[str, Any] = {
     "add rows": lambda p, n: p.map(plus_one, on="x", rows=True),
     "move": lambda p, n: p.map(moved),
     "noise": lambda p, n: p.map(noisy, on="x", seeded=True),
+    "noise rows": lambda p, n: p.map(noisy_rows, on="x", rows=True, seeded=True),
+    "blend": lambda p, n: data.Pipeline(ir.Blend(p.node, named(between), n)),
     "filter y": lambda p, n: p.filter(not_third, on="y"),
     "filter y rows": lambda p, n: p.filter(not_third, on="y", rows=True),
     "filter x rows": lambda p, n: p.filter(small, on="x", rows=True),
@@ -48,7 +62,7 @@ LATER: dict[str, Any] = {
     "double": lambda p, n: p.map(doubled, on="x"),
     "repeat": lambda p, n: p.repeat(2),
 }
-ORDERED = [name for name in STEPS if name.split()[0] not in ("shuffle", "mix", "zip")]
+ORDERED = [name for name in STEPS if name.split()[0] not in ("shuffle", "mix", "zip", "blend")]
 
 
 def without_z(element: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +109,8 @@ def test_batches_are_what_the_pipeline_means(pipeline: data.Pipeline) -> None:
 @pytest.mark.parametrize(
     "chain",
     ["shard skip take shard", "repeat noise", "mix noise", "zip noise", "filter y:repeat:noise", "mix mix",
-     "shuffle shuffle noise noise", "filter y:shuffle:filter x rows", "noise repeat noise shuffle", "shard shard skip"],
+     "mix:noise rows:repeat:noise rows:blend:shuffle", "zip:blend:noise rows:filter y", "shuffle shuffle noise noise",
+     "filter y:shuffle:filter x rows", "noise repeat noise shuffle", "shard shard skip"],
 )  # fmt: skip
 def test_chains_that_are_rarely_drawn_at_random(chain: str) -> None:
     pipeline = numbers(23)

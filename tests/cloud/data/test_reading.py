@@ -46,6 +46,7 @@ def squares(element: dict[str, Any]) -> dict[str, Any]:
 def test_workers_and_threads_give_the_same_batches() -> None:
     square, odd = (lambda e: {**e, "x": e["x"] ** 2}), (lambda e: e["y"] % 2 == 1)
     pipelines = [numbers(200).shuffle().map(square).batch(16), numbers(200).shuffle().filter(odd).map(square).batch(8)]
+    pipelines.append(numbers(200).augment("x", data.Policy("series", axes="t")).blend("x", 200, labels="y").batch(16))
     for pipeline in pipelines:
         expected = list(pipeline.prefetch(threads=0).batches(1, 2))
         same(pipeline.prefetch(threads=2, ahead=3).batches(1, 2), expected)
@@ -146,7 +147,6 @@ def test_invalid_arguments_are_refused() -> None:
         (lambda: numbers().batch(0), "a batch of at least 1"),
         (lambda: numbers().batch(2, "keep"), '"pad" or "drop"'),
         (lambda: numbers().shard(2, 2), "0 <= index < count"),
-        (lambda: numbers().map(doubled, rows=True, seeded=True), "cannot be seeded"),
         (lambda: numbers().map(3), "expected a function"),
         (lambda: data.mix((numbers(), 0.0)), "share above 0"),
     ):
