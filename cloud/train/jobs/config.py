@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from cloud.parallel.compressed.method import Compress
 from cloud.train.jobs import settings
+from cloud.train.jobs.augmenting.keys import AugmentKeys
 from cloud.train.jobs.sections import READ, Section, need, overridden
 from cloud.train.jobs.varied import AdversarialKeys, DistillKeys, LoraKeys, PruneKeys
 from cloud.train.stepping.schedules import SCHEDULES
@@ -84,6 +85,8 @@ class Data(Section, frozen=True):
     """The length of a text's windows."""
     limit: Whole = 0
     """The most examples to use, chosen by the seed; 0: all."""
+    augment: tuple[AugmentKeys, ...] = ()
+    """Random changes of the training data, one after the other: see `cloud.data.Policy`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

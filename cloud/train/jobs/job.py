@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,13 @@ from cloud.errors import TrainError
 from cloud.parallel.compressed.method import Compress
 from cloud.train.inputs.feed import feed_of
 from cloud.train.inputs.weights import plain
+from cloud.train.jobs.augmenting.nodes import augmented
 from cloud.train.jobs.config import Config, Train
+from cloud.train.jobs.examples import taken
 from cloud.train.jobs.made import Rates, average_of, deciding_of, loss_of, rate_of, trained_by
 from cloud.train.jobs.named import named_function
 from cloud.train.jobs.sections import need
+from cloud.train.jobs.settings import Loss as LossKeys
 from cloud.train.jobs.sources import Examples, examples_of, model_of
 from cloud.train.jobs.varied import save_adapters, variants_of
 from cloud.train.keeping.checkpoint import Checkpoints
@@ -90,6 +93,9 @@ def job_of(config: Config) -> Job:
     _check_metrics(config, examples, aims_of(loss, said.metrics).known)
     if said.loss == "softmax_cross_entropy" and not said.heads:
         _check_classes(model, examples)
+    losses: Mapping[str, LossKeys] = said.heads or {"": said}
+    train = augmented(examples.train, config.data.augment, said.batch, said.last, [*taken(model)], losses)
+    examples = replace(examples, train=train)
     steps = _steps(examples.count, said)
     total = _total(said.epochs, said.steps, steps)
     rate = rate_of(said, total, config.schedule)

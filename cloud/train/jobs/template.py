@@ -35,6 +35,11 @@ builtin = "digits"                 # scikit-learn's handwritten digits
 # offset = 0.0
 # length = 128                     # of the windows that a text is cut into
 # limit = 0                        # use at most this many examples, chosen by the seed; 0: all
+# augment = []                     # [[data.augment]]: random changes of training data, one after the other. A policy:
+                                   # kind = "image" (spectrum, series), axes = "chw", operations = [], choose = 2,
+                                   # magnitude = 9.0 of 30, uniform = false, wide = false, chance = 1.0, fill = 0.0,
+                                   # range = [0.0, 1.0]; or one operation = "rotate" with amount = 15.0; or
+                                   # blend = "mixup" (cutmix, either) with classes = 10, alpha = 1.0, head; input
 
 [train]
 epochs = 12                        # 0: as many as `steps` need

@@ -1,0 +1,1 @@
+"""[[data.augment]] of a run file: its keys, and the nodes of a pipeline that they become."""
