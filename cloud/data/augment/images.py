@@ -1,4 +1,4 @@
-"""Operations on images (n, height, width, channels): see `table.Operation`."""
+"""Operations on images (n, channels, height, width): see `table.Operation`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cloud.data.augment.sampling import Array, affine, by_row, places
+from cloud.data.augment.sampling import Array, affine, by_row, places, shifted
 from cloud.data.draws import Draws
 
 __all__ = [
@@ -28,24 +28,33 @@ def _moved(x: Array, values: Values, row: tuple[Any, ...], column: tuple[Any, ..
     return affine(x, matrix, values[2])
 
 
+def _from_middle(size: int) -> Array:
+    return np.arange(size) - (size - 1) / 2
+
+
+def _turned(x: Array) -> Array:
+    """Rows as columns."""
+    return np.ascontiguousarray(x.transpose(0, 1, 3, 2))
+
+
 def shear_x(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """Rows moved sideways by `amount` pixels for each row from the middle."""
-    return _moved(x, values, (1, 0, 0), (amount, 1, 0))
+    return shifted(x, -amount[:, None] * _from_middle(x.shape[2]), values[2])
 
 
 def shear_y(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """Columns moved by `amount` pixels for each column from the middle."""
-    return _moved(x, values, (1, amount, 0), (0, 1, 0))
+    return _turned(shifted(_turned(x), -amount[:, None] * _from_middle(x.shape[3]), values[2]))
 
 
 def translate_x(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """Moved to the right by `amount` of the width."""
-    return _moved(x, values, (1, 0, 0), (0, 1, -amount * x.shape[2]))
+    return shifted(x, amount[:, None] * x.shape[3], values[2])
 
 
 def translate_y(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """Moved down by `amount` of the height."""
-    return _moved(x, values, (1, 0, -amount * x.shape[1]), (0, 1, 0))
+    return _turned(shifted(_turned(x), amount[:, None] * x.shape[2], values[2]))
 
 
 def rotate(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
@@ -62,7 +71,7 @@ def zoom(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
 
 def flip(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """Mirrored, left for right."""
-    return x[:, :, ::-1]
+    return x[:, :, :, ::-1]
 
 
 def brightness(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
@@ -72,7 +81,7 @@ def brightness(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
 
 def color(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """Distances from the pixel's grey times 1 + amount; images that are grey already stay as they are."""
-    return x if x.shape[3] == 1 else _apart(x, _grey(x), amount, values)
+    return x if x.shape[1] == 1 else _apart(x, _grey(x), amount, values)
 
 
 def contrast(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
@@ -84,13 +93,10 @@ def sharpness(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """Distances from a smoothed image times 1 + amount. The smoothing is PIL's: weights 1 beside 5 in the middle, and
     pixels at the border as they are."""
     smooth = x.copy()
-    h, w = x.shape[1:3]
-    if min(h, w) > 2:
-        total = 4 * x[:, 1:-1, 1:-1]
-        for down in range(3):
-            for right in range(3):
-                total += x[:, down : down + h - 2, right : right + w - 2]
-        smooth[:, 1:-1, 1:-1] = total / 13
+    if min(x.shape[2:]) > 2:
+        down = x[:, :, :-2] + x[:, :, 1:-1] + x[:, :, 2:]
+        nine = down[:, :, :, :-2] + down[:, :, :, 1:-1] + down[:, :, :, 2:]
+        smooth[:, :, 1:-1, 1:-1] = (nine + 4 * x[:, :, 1:-1, 1:-1]) / 13
     return _apart(x, smooth, amount, values)
 
 
@@ -116,7 +122,7 @@ def invert(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
 
 def autocontrast(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """Every channel stretched to the whole range; one of a single value stays as it is."""
-    least, most = x.min((1, 2), keepdims=True), x.max((1, 2), keepdims=True)
+    least, most = (f(x, axis=(2, 3), keepdims=True) for f in (np.min, np.max))
     width = most - least
     scale = (values[1] - values[0]) / np.where(width > 0, width, 1)
     return np.where(width > 0, (x - least) * scale + values[0], x).astype(x.dtype)
@@ -124,24 +130,22 @@ def autocontrast(x: Array, amount: Array, draws: Draws, values: Values) -> Array
 
 def equalize(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """Every channel's histogram of 256 levels made even, as PIL does it."""
-    n, h, w, c = x.shape
-    scale = 255 / (values[1] - values[0])
-    levels = np.clip(np.rint((x - values[0]) * scale), 0, 255).astype(np.intp)
-    levels += 256 * (np.arange(n)[:, None, None, None] * c + np.arange(c))
-    counts = np.bincount(levels.ravel(), minlength=n * c * 256).reshape(n * c, 256)
-    last = 255 - (counts[:, ::-1] > 0).argmax(1)
-    step = (h * w - counts[np.arange(n * c), last]) // 255
-    sums = np.cumsum(counts, 1) - counts
-    table = np.minimum((sums + (step // 2)[:, None]) // np.maximum(step, 1)[:, None], 255)
-    even = (table.ravel()[levels] / scale + values[0]).astype(x.dtype)
-    return np.where((step > 0).reshape(n, 1, 1, c), even, x)
+    scale, even = 255 / (values[1] - values[0]), x.copy()
+    for plane in even.reshape(-1, x.shape[2] * x.shape[3]):
+        levels = np.clip(np.rint((plane - values[0]) * scale), 0, 255).astype(np.uint8)
+        counts = np.bincount(levels, minlength=256)
+        step = (len(plane) - counts[levels.max()]) // 255
+        if step:
+            table = np.minimum((np.cumsum(counts) - counts + step // 2) // step, 255) / scale + values[0]
+            plane[:] = table.astype(x.dtype)[levels]
+    return even
 
 
 def erase(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
     """A rectangle of `amount` of the height and the width filled (DeVries and Taylor, arXiv 1708.04552)."""
     at = draws.uniform(2)
-    rows, columns = (places(np.rint(amount * x.shape[1 + k]), x.shape[1 + k], at[:, k]) for k in range(2))
-    return np.where((rows[:, :, None] & columns[:, None, :])[..., None], np.asarray(values[2], x.dtype), x)
+    rows, columns = (places(np.rint(amount * x.shape[2 + k]), x.shape[2 + k], at[:, k]) for k in range(2))
+    return np.where((rows[:, :, None] & columns[:, None, :])[:, None], np.asarray(values[2], x.dtype), x)
 
 
 def noise(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
@@ -151,10 +155,11 @@ def noise(x: Array, amount: Array, draws: Draws, values: Values) -> Array:
 
 
 def _grey(x: Array) -> Array:
-    """(n, h, w, 1)."""
-    if x.shape[3] == 3:
-        return np.asarray(x @ np.asarray(_LUMA, x.dtype)[:, None])
-    return np.asarray(x.mean(3, keepdims=True))
+    """(n, 1, h, w)."""
+    if x.shape[1] == 3:
+        red, green, blue = (x[:, k : k + 1] * x.dtype.type(share) for k, share in enumerate(_LUMA))
+        return np.asarray(red + green + blue)
+    return np.asarray(x.mean(1, keepdims=True))
 
 
 def _apart(x: Array, other: Array, amount: Array, values: Values) -> Array:

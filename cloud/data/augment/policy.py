@@ -161,7 +161,7 @@ def _used(
 
 
 def canonical(x: Array, kind: str, axes: str) -> Array:
-    """Columns (n, …) with the axes in the kind's order, one of channels last. Raises ValueError for others, and for
+    """Columns (n, …) with the axes in the kind's order, channels among them. Raises ValueError for others, and for
     images of more than 4 channels if `axes` does not say so: their channels may come first."""
     letters, told, axes = KINDS[kind].letters, bool(axes), axes or KINDS[kind].axes
     sizes = list(zip(axes, x.shape[1:], strict=False))
@@ -174,14 +174,14 @@ def canonical(x: Array, kind: str, axes: str) -> Array:
     kept = [axis for axis in axes if axis != "1"]
     x = x.reshape(len(x), *(size for axis, size in sizes if axis != "1"))
     x = x.transpose(0, *(1 + kept.index(axis) for axis in letters if axis in kept))
-    return x if "c" in kept else x[..., None]
+    return x if "c" in kept else np.expand_dims(x, 1 + letters.index("c"))
 
 
 def restored(x: Array, shape: tuple[int, ...], kind: str, axes: str) -> Array:
     """The reverse of `canonical`."""
     letters, axes = KINDS[kind].letters, axes or KINDS[kind].axes
     there = [axis for axis in letters if axis in axes]
-    x = x if "c" in there else x[..., 0]
+    x = x if "c" in there else x.squeeze(1 + letters.index("c"))
     return x.transpose(0, *(1 + there.index(axis) for axis in axes if axis != "1")).reshape(shape)
 
 
@@ -212,7 +212,7 @@ def _checked(said: Any) -> Kind:
 def check_axes(kind: str, axes: str) -> None:
     """Raise DataError unless they are a letter each, with all that operations need."""
     letters = KINDS[kind].letters
-    needed = letters.removesuffix("c")
+    needed = letters.replace("c", "")
     named = isinstance(axes, str) and all(axes.count(letter) == 1 for letter in needed)
     if axes and not (named and axes.count("c") <= 1 and set(axes) <= {*letters, "1"}):
         raise DataError(

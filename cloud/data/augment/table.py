@@ -17,7 +17,7 @@ LEVELS = 30
 
 
 class Operation(NamedTuple):
-    """`change(x, amount, draws, values)`: x (n, …, channels) of floats in the kind's order of axes, amounts (n), and
+    """`change(x, amount, draws, values)`: x (n, …) of floats in the kind's order of axes, amounts (n), and
     (lowest, highest, fill) of values; it returns an array of the same shape and changes none. `most`: the amount at the
     highest magnitude, 0 for an operation that has none; `widest`: likewise in wide policies. `signed`: the sign of
     amounts is drawn."""
@@ -101,7 +101,7 @@ _RAND_AUGMENT = (
 """Of Cubuk et al., "RandAugment", 2020, with the ranges of torchvision; `widest` for TrivialAugment's."""
 
 KINDS: Mapping[str, Kind] = {
-    "image": Kind("hwc", "hwc", _IMAGE, _RAND_AUGMENT, True),
+    "image": Kind("chw", "hwc", _IMAGE, _RAND_AUGMENT, True),
     "spectrum": Kind("ftc", "ft", _SPECTRUM, tuple(_SPECTRUM), False),
     "series": Kind(
         "tc", "ct", _SERIES,

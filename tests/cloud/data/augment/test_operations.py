@@ -15,7 +15,7 @@ from cloud.data.augment.table import KINDS
 from cloud.data.draws import Draws, folded, state_of
 
 RNG = np.random.default_rng(0)
-SHAPES = {"image": (24, 20, 3), "spectrum": (12, 20, 1), "series": (24, 6)}
+SHAPES = {"image": (3, 24, 20), "spectrum": (12, 20, 1), "series": (24, 6)}
 OPERATIONS = [(kind, name) for kind, row in KINDS.items() for name in row.operations]
 VALUES = (0.0, 1.0, 0.25)
 
@@ -82,21 +82,20 @@ def test_moves_are_scipys() -> None:
             move = {"translate_x": (0, -a * 20), "translate_y": (-a * 24, 0)}.get(name, (0, 0))
             offset = middle - matrix @ middle + move
             for c in range(3):
-                expected = ndimage.affine_transform(
-                    image[:, :, c], matrix, offset, order=1, mode="grid-constant", cval=0.25
-                )
-                np.testing.assert_allclose(got[:, :, c], expected, atol=2e-5, err_msg=name)
+                expected = ndimage.affine_transform(image[c], matrix, offset, order=1, mode="grid-constant", cval=0.25)
+                np.testing.assert_allclose(got[c], expected, atol=2e-5, err_msg=name)
 
 
 def test_rotation_is_against_the_clock() -> None:
-    x = np.zeros((1, 5, 5, 1), np.float32)
-    x[0, 2, 4] = 1  # on the right
+    x = np.zeros((1, 1, 5, 5), np.float32)
+    x[0, 0, 2, 4] = 1  # on the right
     found = KINDS["image"].operations["rotate"].change(x, np.array([90.0]), draws(1), VALUES)
-    assert found[0, 0, 2, 0] == pytest.approx(1, abs=1e-5)  # at the top
+    assert found[0, 0, 0, 2] == pytest.approx(1, abs=1e-5)  # at the top
 
 
 def test_colours_are_pils() -> None:
     images = RNG.integers(30, 200, (8, 16, 15, 3)).astype(np.uint8)
+    planes = images.transpose(0, 3, 1, 2).astype(np.float32)
     values, factor = (0.0, 255.0, 0.0), 0.4
     reference: dict[str, tuple[float, Any]] = {
         "brightness": (factor, lambda i: ImageEnhance.Brightness(i).enhance(1 + factor)),
@@ -111,8 +110,8 @@ def test_colours_are_pils() -> None:
         "flip": (0.0, ImageOps.mirror),
     }
     for name, (amount, make) in reference.items():
-        found = KINDS["image"].operations[name].change(images.astype(np.float32), np.full(8, amount), draws(), values)
-        for image, got in zip(images, found, strict=True):
+        found = KINDS["image"].operations[name].change(planes, np.full(8, amount), draws(), values)
+        for image, got in zip(images, found.transpose(0, 2, 3, 1), strict=True):
             expected = np.asarray(make(Image.fromarray(image))).astype(float)
             # PIL rounds the grey, the mean and the smoothed image to whole numbers before it mixes
             assert np.abs(got - expected).max() <= (2 if name in ("contrast", "color", "sharpness") else 1) + 1e-3, name
@@ -123,7 +122,8 @@ def test_what_is_filled() -> None:
     for kind, name, amount, share in (
         ("spectrum", "frequency_mask", 0.3, 0.3), ("spectrum", "time_mask", 0.2, 0.2), ("image", "erase", 0.5, 0.25),
     ):  # fmt: skip
-        found = KINDS[kind].operations[name].change(ones, np.full(8, amount), draws(), VALUES)
+        given = ones.transpose(0, 3, 1, 2) if kind == "image" else ones
+        found = KINDS[kind].operations[name].change(given, np.full(8, amount), draws(), VALUES)
         filled = (found == 0.25).reshape(8, -1)
         np.testing.assert_allclose(filled.mean(1), share)
         assert len(np.unique(filled, axis=0)) > 3  # at different places
