@@ -75,45 +75,47 @@ def _motion(folder: Path, seed: int) -> Task:
 
 TASKS: Mapping[str, Callable[[Path, int], Task]] = {"mnist": _mnist, "speech": _speech, "motion": _motion}
 
-_MOVES = Policy("image", ("shear_x", "shear_y", "translate_x", "translate_y", "rotate", "zoom"), axes="chw")
+
+def _moved(p: Pipeline) -> Pipeline:
+    kinds = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate", "zoom")
+    return p.augment("x", Policy("image", kinds, axes="chw"))
+
+
+def _shifted(p: Pipeline) -> Pipeline:
+    return p.augment(
+        "x", Apply("spectrum", "time_shift", 0.2, axes="f1t"), Apply("spectrum", "frequency_shift", 0.1, axes="f1t")
+    )
+
+
+def _masked(p: Pipeline) -> Pipeline:
+    names = ("time_warp", "frequency_mask", "time_mask")
+    return p.augment("x", Policy("spectrum", names, choose=0, magnitude=30, uniform=True, axes="f1t"))
+
+
+def _varied(p: Pipeline) -> Pipeline:
+    return p.augment("x", Policy("series", axes="c1t"))
+
+
 CHANGES: Mapping[str, Mapping[str, Change]] = {
     "mnist": {
-        "RandAugment: `Policy(\"image\")`": lambda p: p.augment("x", Policy("image", axes="chw")),
-        "TrivialAugment": lambda p: p.augment(
-            "x", Policy("image", choose=1, magnitude=30, uniform=True, wide=True, axes="chw")
-        ),
-        "moves only, 2 of 6": lambda p: p.augment("x", _MOVES),
-        "mixup, alpha 0.2": lambda p: p.blend("x", 10, alpha=0.2),
-        "CutMix": lambda p: p.blend("x", 10, "cutmix", kind="image", axes="chw"),
-        "moves, then mixup": lambda p: p.augment("x", _MOVES).blend("x", 10, alpha=0.2),
+        "RandAugment": lambda p: p.augment("x", Policy("image", axes="chw")),
+        "moves, 2 of 6": _moved,
+        "mixup": lambda p: p.blend("x", 10, alpha=0.2),
+        "moves, then mixup": lambda p: _moved(p).blend("x", 10, alpha=0.2),
     },
     "speech": {
-        "SpecAugment": lambda p: p.augment(
-            "x",
-            Policy("spectrum", ("time_warp", "frequency_mask", "time_mask"), choose=0, magnitude=30, uniform=True,
-                   axes="f1t"),
-        ),
-        "`Policy(\"spectrum\")`": lambda p: p.augment("x", Policy("spectrum", axes="f1t", magnitude=20, uniform=True)),
-        "shifts: time and frequency": lambda p: p.augment(
-            "x", Apply("spectrum", "time_shift", 0.2, axes="f1t"), Apply("spectrum", "frequency_shift", 0.1, axes="f1t")
-        ),
-        "mixup, alpha 0.2": lambda p: p.blend("x", 10, alpha=0.2),
-        "shifts, then mixup": lambda p: p.augment(
-            "x", Apply("spectrum", "time_shift", 0.2, axes="f1t"), Apply("spectrum", "frequency_shift", 0.1, axes="f1t")
-        ).blend("x", 10, alpha=0.2),
+        "SpecAugment": _masked,
+        "shifts in time and frequency": _shifted,
+        "mixup": lambda p: p.blend("x", 10, alpha=0.2),
+        "shifts, then mixup": lambda p: _shifted(p).blend("x", 10, alpha=0.2),
     },
     "motion": {
-        "`Policy(\"series\")`": lambda p: p.augment("x", Policy("series", axes="c1t")),
+        "policy of series": _varied,
         "rotate, up to 20 degrees": lambda p: p.augment("x", Apply("series", "rotate", 20.0, axes="c1t")),
-        "scale and jitter": lambda p: p.augment(
-            "x", Apply("series", "scale", 0.2, axes="c1t"), Apply("series", "jitter", 0.2, axes="c1t")
-        ),
-        "mixup, alpha 0.2": lambda p: p.blend("x", 6, alpha=0.2),
-        "`Policy(\"series\")`, then mixup": lambda p: p.augment(
-            "x", Policy("series", axes="c1t")
-        ).blend("x", 6, alpha=0.2),
+        "mixup": lambda p: p.blend("x", 6, alpha=0.2),
+        "policy, then mixup": lambda p: _varied(p).blend("x", 6, alpha=0.2),
     },
-}  # fmt: skip
+}
 NONE, IN_STEP = "none", "`random_affine` in the step"
 
 

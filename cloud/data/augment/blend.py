@@ -119,7 +119,9 @@ class Blend(Transform):
             raise ValueError(
                 f"expected {self.labels!r} from 0 to {self.classes - 1}, got {labels.min()} to {labels.max()}"
             )
-        return np.eye(self.classes, dtype=np.float32)[labels]
+        hot = np.zeros((len(labels), self.classes), np.float32)
+        hot[np.arange(len(labels)), labels] = 1
+        return hot
 
 
 def _mean(first: Array, second: Array, share: Array) -> Array:

@@ -192,11 +192,20 @@ class Mapped(View):
         """See `View`."""
         found, steps = self.of.many(ids), self.steps
         if any(step.seeded for step in steps):
-            return [self._after(element, int(i)) for element, i in zip(found, ids, strict=True)]
+            together = self._together(found, ids) if steps[0].rows else None
+            return together or [self._after(element, int(i)) for element, i in zip(found, ids, strict=True)]
         try:
             return apply_many(steps, found)
         except Exception:  # user code: again one by one, to say at which element
             return [self._after(element, int(i)) for element, i in zip(found, ids, strict=True)]
+
+    def _together(self, found: list[Any], ids: Ids) -> list[Any] | None:
+        """Elements after steps of rows, computed as columns; None if they differ in shape or a step fails."""
+        try:
+            columns = apply_rows(self.steps, stack(found), self.path, self.of.streams(ids))
+        except DataError:
+            return None
+        return [one(columns, row) for row in range(len(ids))]
 
     def _after(self, element: Any, number: int) -> Any:
         key = self.of.key(number)

@@ -23,12 +23,12 @@ def noisy(x: Any, generator: np.random.Generator) -> Any:
 
 
 def noisy_rows(x: Any, draws: Draws) -> Any:
-    return x + draws.uniform(x.shape[1]) - draws.integers(5, 1) + draws.part(3).normal(1)
+    return (x + draws.uniform(x.shape[1]) - draws.integers(5, 1) + draws.part(3).normal(1)).astype(np.float32)
 
 
 def between(columns: dict[str, Any], others: dict[str, Any], draws: Draws) -> dict[str, Any]:
     share = draws.uniform(1)
-    return {**columns, "x": share * columns["x"] + (1 - share) * others["x"]}
+    return {**columns, "x": (share * columns["x"] + (1 - share) * others["x"]).astype(np.float32)}
 
 
 def not_third(y: Any) -> Any:

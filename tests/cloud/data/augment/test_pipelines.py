@@ -173,6 +173,19 @@ def test_data_that_do_not_fit(make: Callable[[data.Pipeline], data.Pipeline], me
         list(make(base()).batch(24).batches())
 
 
+def test_elements_of_different_shapes() -> None:
+    images = [IMAGES[k, : 4 + k % 3] for k in range(6)]
+    pipeline = data.source([{"x": image, "labels": k} for k, image in enumerate(images)])
+    turned = pipeline.augment("x", Apply("image", "invert")).augment("x", Apply("image", "rotate", 20.0))
+    found = next(turned.crop("x", (4, 4)).batch(6).batches())["x"]
+    assert found.shape == (6, 4, 4, 3)
+    alone = next(turned.filter(lambda e: e["labels"] == 3).batch(1).batches())["x"]
+    same = next(turned.filter(lambda e: e["labels"] % 3 == 0).batch(2).batches())["x"]
+    np.testing.assert_array_equal(alone[0], same[1])
+    with pytest.raises(DataError, match="flip of image failed at 1 rows: ValueError: expected an array of numbers"):
+        next(data.source([{"x": "a"}]).augment("x", Apply("image", "flip")).map(dict).batch(1).batches())
+
+
 def test_blends_need_a_length() -> None:
     with pytest.raises(DataError, match=r"can only be read in order: .* not .* blended; write them to a file"):
         next(data.iterable(lambda: iter([{"x": IMAGES[0], "labels": 1}])).blend("x", 5).batch(1).batches())
