@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from cloud.data.augment.sampling import Array, affine, by_row, places, shifted
+from cloud.data.augment.sampling import Array, Values, affine, by_row, places, shifted
 from cloud.data.draws import Draws
 
 __all__ = [
     "autocontrast", "brightness", "color", "contrast", "equalize", "erase", "flip", "invert", "noise", "posterize",
     "rotate", "sharpness", "shear_x", "shear_y", "solarize", "translate_x", "translate_y", "zoom",
 ]  # fmt: skip
-
-Values = tuple[float, float, float]
-"""The lowest and highest value of the data, and what fills what is empty."""
 
 _LUMA = (0.299, 0.587, 0.114)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cloud.data.augment.sampling import Array
+from cloud.data.augment.sampling import Array, Values
 from cloud.data.augment.table import KINDS, LEVELS, Kind, Operation
 from cloud.data.draws import Draws
 from cloud.data.transforms import Transform
@@ -87,7 +87,7 @@ class Policy(_Augmentation):
     def __call__(self, value: Array, draws: Draws) -> Array:
         """Columns, and the streams of their rows."""
 
-        def change(x: Array, values: tuple[float, float, float]) -> None:
+        def change(x: Array, values: Values) -> None:
             kind = KINDS[self.kind]
             names = self.operations or kind.usual
             for turn in range(self.choose or len(names)):
@@ -139,7 +139,7 @@ class Apply(_Augmentation):
     def __call__(self, value: Array, draws: Draws) -> Array:
         """Columns, and the streams of their rows."""
 
-        def change(x: Array, values: tuple[float, float, float]) -> None:
+        def change(x: Array, values: Values) -> None:
             level, chance = draws.uniform(2).T
             operation = KINDS[self.kind].operations[self.operation]
             _used(operation, x, chance < self.chance, level * self.amount, draws.part(1), values)
@@ -147,9 +147,7 @@ class Apply(_Augmentation):
         return self._changed(value, draws, self, change)
 
 
-def _used(
-    operation: Operation, x: Array, where: Array, amount: Array, draws: Draws, values: tuple[float, float, float]
-) -> None:
+def _used(operation: Operation, x: Array, where: Array, amount: Array, draws: Draws, values: Values) -> None:
     """Change rows of x by an operation; those with the amount 0 stay as they are."""
     rows = np.flatnonzero(where & (amount > 0) if operation.most else where)
     if not len(rows):

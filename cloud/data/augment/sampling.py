@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "affine", "along", "by_row", "places", "shifted"]
+__all__ = ["Array", "Values", "affine", "along", "by_row", "places", "shifted"]
 
 Array = npt.NDArray[Any]
+
+Values = tuple[float, float, float]
+"""The lowest and highest value of the data, and what fills what is empty."""
 
 
 _BLOCK = 1 << 14

@@ -10,8 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cloud.data.augment.images import Values
-from cloud.data.augment.sampling import Array, along, by_row, places
+from cloud.data.augment.sampling import Array, Values, along, by_row, places
 from cloud.data.draws import Draws
 
 __all__ = [

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloud.data.augment.images import Values
-from cloud.data.augment.sampling import Array, along, by_row, places
+from cloud.data.augment.sampling import Array, Values, along, by_row, places
 from cloud.data.draws import Draws
 
 __all__ = ["frequency_mask", "frequency_shift", "gain", "noise", "time_mask", "time_shift", "time_warp"]

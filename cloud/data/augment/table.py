@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from cloud.data.augment import images, series, spectra
-from cloud.data.augment.images import Values
-from cloud.data.augment.sampling import Array
+from cloud.data.augment.sampling import Array, Values
 from cloud.data.draws import Draws
 
 __all__ = ["KINDS", "LEVELS", "Kind", "Operation"]
