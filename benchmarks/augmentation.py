@@ -140,6 +140,8 @@ def runs(args: argparse.Namespace) -> None:
         for seed in range(args.seeds):
             task = TASKS[name](args.data, seed)
             for said, change in changes.items():
+                if args.only and said not in args.only:
+                    continue
                 at = made.setdefault(name, {}).setdefault(said, {})
                 if str(seed) not in at:
                     at[str(seed)] = accuracy(task, said, change, seed)
@@ -201,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     first.add_argument("--data", type=Path, required=True)
     first.add_argument("--json", type=Path, required=True, help="what was measured; it is continued")
     first.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    first.add_argument("--only", nargs="+", default=[], help="changes by their names in the table; all by default")
     first.add_argument("--seeds", type=int, default=SEEDS)
     first.set_defaults(run=runs)
     second = commands.add_parser("speed")
