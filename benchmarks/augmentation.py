@@ -4,10 +4,10 @@
     python -m benchmarks.augmentation speed --python PYTHON --json speed.json
 
 Three tasks: 1,000 of MNIST's training images (others for every seed), tested on its 10,000; spoken digits of four
-speakers, tested on two never heard; six activities from a phone's inertial signals of twenty people, tested on ten never seen. All
-runs of a task have the same network, steps and rates, and differ in the data pipeline alone (and in the random numbers
-of the seed); nothing was tuned on the test. `speed` measures CPU seconds of one thread, in alternating turns; `PYTHON`
-is an interpreter with torch and torchvision.
+speakers, tested on two never heard; six activities from a phone's inertial signals of twenty people, tested on ten
+never seen. All runs of a task have the same network, steps and rates, and differ in the data pipeline alone (and in the
+random numbers of the seed); nothing was tuned on the test. `speed` measures CPU seconds of one thread, in alternating
+turns; `PYTHON` is an interpreter with torch and torchvision.
 """
 
 from __future__ import annotations
