@@ -46,15 +46,15 @@ def network(data: Any) -> Any:
     return torch.nn.Sequential(*found).eval()
 
 
-def turned(model: Any) -> Any:
-    """The same for inputs (rows, 1, channels, width) instead of (rows, channels, 1, width)."""
+def after(change: Callable[[Any], Any], model: Any) -> Any:
+    """The same for inputs that are changed before."""
     import torch
 
-    class Turned(torch.nn.Module):  # type: ignore[misc]
+    class Changed(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
-            return model(x.transpose(1, 2))
+            return model(change(x))
 
-    return Turned()
+    return Changed()
 
 
 def attack_of(classifier: Any, name: str, said: Mapping[str, Any], rows: int) -> Any:
@@ -108,7 +108,9 @@ def main(given: str, told: str, processor: str, found: str) -> None:
     model = network(data)
     if case["attack"] == "square" and x.shape[2] == 1:
         # This Square attack places squares in images of more than one row: channels become rows.
-        model, x = turned(model), x.swapaxes(1, 2)
+        model, x = after(lambda x: x.transpose(1, 2), model), x.swapaxes(1, 2)
+    if case["attack"] == "hop_skip_jump":
+        model = after(lambda x: x.float(), model)  # it asks with float64
     with torch.no_grad():
         logits = model(torch.from_numpy(np.ascontiguousarray(x))).numpy()
     classifier = PyTorchClassifier(
