@@ -248,11 +248,21 @@ def _ids(words: list[list[str]], vocabulary: int, length: int, known: Mapping[st
     return ids, known
 
 
-def speakers(folder: str, count: int = 5, length: int = 32, vocabulary: int = 2000) -> Parts:
-    """Which of the `count` people with most to say says it: the first words of each of their speeches of eight words or
-    more, as ids [length]; every fourth speech is for the test."""
-    ids, labels, test, _ = _by_speaker(folder, count, length, vocabulary)
-    return (ids[~test], labels[~test]), (ids[test], labels[test])
+def speakers(folder: str, count: int = 5, length: int = 32, vocabulary: int = 2000, hop: int = 8) -> Parts:
+    """Which of the `count` people with most to say says it: a token of its own, whose vector is classified, and the
+    first words of each of their speeches of eight words or more, as ids [length]; every fourth speech is for the test.
+    Training has also what begins at every `hop`-th word of a speech, as long as half a row is left."""
+    ids, labels, test, _ = _by_speaker(folder, count, 1000, vocabulary - 1)
+    whole = np.concatenate([np.full((len(ids), 1), vocabulary - 1, np.int32), ids], 1)
+    x, y = [whole[~test][:, :length]], [labels[~test]]
+    for at in range(hop, ids.shape[1], hop):
+        left = (ids[:, at:] > 0).sum(1) >= length // 2
+        rows = np.concatenate([whole[:, :1], whole[:, 1 + at : length + at]], 1)[left & ~test]
+        if rows.shape[1] < length:
+            break
+        x.append(rows)
+        y.append(labels[left & ~test])
+    return (np.concatenate(x), np.concatenate(y)), (whole[test][:, :length], labels[test])
 
 
 def speeches(folder: str, count: int = 40, length: int = 32, vocabulary: int = 3000) -> Parts:

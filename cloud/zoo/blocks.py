@@ -63,12 +63,12 @@ def vision_block(
 ) -> ir.Value:  # fmt: skip
     """A transformer's encoder block with layer norm before both parts (epsilon 1e-6, as in ViT). `deviation`: standard
     deviation of all initial weights."""
-    spread = {"deviation": deviation, "into": deviation}
     y = b.layer_norm(x, name=f"{name}.attention.norm", epsilon=1e-6)
-    y = attention(b, y, heads, name=f"{name}.attention", **spread)
+    y = attention(b, y, heads, name=f"{name}.attention", deviation=deviation, into=deviation)
     x = b.add(x, b.dropout(y, dropout, name=f"{name}.attention.dropout"), name=f"{name}.attention.add")
     y = b.layer_norm(x, name=f"{name}.mlp.norm", epsilon=1e-6)
-    y = b.dropout(feed_forward(b, y, hidden, name=f"{name}.mlp", **spread), dropout, name=f"{name}.mlp.dropout")
+    y = feed_forward(b, y, hidden, name=f"{name}.mlp", deviation=deviation, into=deviation)
+    y = b.dropout(y, dropout, name=f"{name}.mlp.dropout")
     return b.add(x, y, name=f"{name}.mlp.add")
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 import lite_runtime
-from lite_runtime.errors import MsedgeError
 from lite_runtime.language import Tokenizer, write
 
 START, END = 1, 2
@@ -51,7 +50,7 @@ def main() -> int:
         model, tokenizer = lite_runtime.load(args.bundle), Tokenizer.from_bytes(args.tokenizer.read_bytes())
         for made in texts(model, tokenizer, args.text, args.beams):
             print(made)
-    except (MsedgeError, OSError) as error:
+    except (lite_runtime.MsedgeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
     return 0

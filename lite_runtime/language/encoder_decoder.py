@@ -74,7 +74,7 @@ def _written(
         if ended.all():
             break
     final = scores / ((5 + sizes) / 6) ** alpha
-    return made[np.arange(count), final.argmax(1)]
+    return np.asarray(made[np.arange(count), final.argmax(1)], np.int32)
 
 
 def _log_softmax(logits: Array) -> Array:
