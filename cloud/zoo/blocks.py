@@ -58,17 +58,13 @@ def feed_forward(
     return b.linear(y, width, name=f"{name}.down", deviation=into, bias=bias)
 
 
-def vision_block(
-    b: Builder, x: ir.Value, heads: int, hidden: int, *, dropout: float, name: str, deviation: float = DEVIATION
-) -> ir.Value:  # fmt: skip
-    """A transformer's encoder block with layer norm before both parts (epsilon 1e-6, as in ViT). `deviation`: standard
-    deviation of all initial weights."""
+def vision_block(b: Builder, x: ir.Value, heads: int, hidden: int, *, dropout: float, name: str) -> ir.Value:
+    """A transformer's encoder block with layer norm before both parts (epsilon 1e-6, as in ViT)."""
     y = b.layer_norm(x, name=f"{name}.attention.norm", epsilon=1e-6)
-    y = attention(b, y, heads, name=f"{name}.attention", deviation=deviation, into=deviation)
-    x = b.add(x, b.dropout(y, dropout, name=f"{name}.attention.dropout"), name=f"{name}.attention.add")
+    y = b.dropout(attention(b, y, heads, name=f"{name}.attention"), dropout, name=f"{name}.attention.dropout")
+    x = b.add(x, y, name=f"{name}.attention.add")
     y = b.layer_norm(x, name=f"{name}.mlp.norm", epsilon=1e-6)
-    y = feed_forward(b, y, hidden, name=f"{name}.mlp", deviation=deviation, into=deviation)
-    y = b.dropout(y, dropout, name=f"{name}.mlp.dropout")
+    y = b.dropout(feed_forward(b, y, hidden, name=f"{name}.mlp"), dropout, name=f"{name}.mlp.dropout")
     return b.add(x, y, name=f"{name}.mlp.add")
 
 

@@ -14,15 +14,11 @@ __all__ = ["yolos"]
 def yolos(
     input_shape: tuple[int, int, int] = (3, 800, 1344), classes: int = 91, seed: int = 0, *, patch: int = 16,
     width: int = 192, layers: int = 12, heads: int = 3, hidden: int = 0, objects: int = 100, dropout: float = 0.0,
-    deviation: float = DEVIATION,
 ) -> ir.Model:  # fmt: skip
     """YOLOS (Fang et al., "You Only Look at One Sequence", 2021), by default YOLOS-Ti: `x` [batch, C, H, W] -> `boxes`
     [batch, objects, 4] as x1, y1, x2, y2 in pixels, `logits` [batch, objects, classes + 1] with "none" last, and of
     these `scores` [batch, objects] and `classes` [batch, objects] int64, the most likely class other than none;
     6,498,336 parameters.
-
-    `deviation`: the standard deviation of the initial weights of blocks, positions and tokens; narrower models than
-    published ones learn faster with more, about width^-1/2.
 
     The blocks are `vit`'s; the tokens behind the patches, one for each object that may be found, are read by two heads
     of three dense layers. Trained with one object per token, matched as in DETR (Carion et al., 2020). Raises
@@ -31,12 +27,12 @@ def yolos(
     need_heads(width, heads)
     b = Builder("yolos", seed)
     y = patches(b, b.input("x", (BATCH, *input_shape)), patch, width)
-    token = b.normal("class.token", (1, 1, width), deviation)
-    wanted = b.normal("objects.tokens", (1, objects, width), deviation)
-    positions = b.normal("positions.weight", (1, 1 + int(dims(y)[1]) + objects, width), deviation)
+    token = b.normal("class.token", (1, 1, width), DEVIATION)
+    wanted = b.normal("objects.tokens", (1, objects, width), DEVIATION)
+    positions = b.normal("positions.weight", (1, 1 + int(dims(y)[1]) + objects, width), DEVIATION)
     y = b.dropout(placed(b, y, token, wanted, positions), dropout, name="dropout")
     for i in range(layers):
-        y = vision_block(b, y, heads, hidden or 4 * width, dropout=dropout, name=f"block{i}", deviation=deviation)
+        y = vision_block(b, y, heads, hidden or 4 * width, dropout=dropout, name=f"block{i}")
     y = b.layer_norm(y, name="norm", epsilon=1e-6)
     y = _part(b, y, 1, -objects, "objects")
     logits = _head(b, y, classes + 1, "class_head")
