@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-__all__ = ["found_cells", "matched", "paired", "rebuilt"]
+__all__ = ["covered", "found_cells", "matched", "paired", "rebuilt", "written"]
 
 _STRIDE = 8
 """Pixels of a cell's side (`cloud.zoo.yolo`)."""
@@ -18,6 +18,21 @@ _STRIDE = 8
 def rebuilt(output: Any, labels: Any) -> Any:
     """The mean squared error of a reconstruction."""
     return jnp.mean(jnp.square(output - labels["x"]), axis=1)
+
+
+def covered(output: Any, labels: Any) -> Any:
+    """The binary cross-entropy of a mask's pixels, and Dice's loss (Milletari et al., "V-Net", 2016), for which the few
+    pixels of an object count as much as all others."""
+    each = optax.losses.sigmoid_binary_cross_entropy(output, labels).mean((1, 2, 3))
+    chance = jax.nn.sigmoid(output)
+    both = (chance * labels).sum((1, 2, 3))
+    return each + 1 - (2 * both + 1) / ((chance + labels).sum((1, 2, 3)) + 1)
+
+
+def written(output: Any, labels: Any) -> Any:
+    """The mean cross-entropy of the tokens of a text [batch, length]; 0, behind its end, does not count."""
+    each = optax.losses.softmax_cross_entropy_with_integer_labels(output, labels)
+    return (each * (labels > 0)).sum(1) / jnp.maximum((labels > 0).sum(1), 1)
 
 
 def paired(outputs: Any, labels: Any) -> Any:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from benchmarks.recipes.figures import Figure, figure_of
+from benchmarks.recipes.figures import figure_of
+from benchmarks.recipes.writing import TASKS, Run, beside, scored, written_of
 from cloud.zoo.build import parameter_count
 from lite_runtime.graph import Array
 
@@ -30,7 +32,8 @@ class Row:
     `cloud`, `float32`, `int8`: the figure of the engine and of both bundles; `worst`: the largest difference of the
     float32 bundle from the engine over the whole test, relative to the range of an output; `flips`: the
     largest share of an output's whole numbers that differ; `sizes` in bytes and `milliseconds` of a run of one row on
-    one thread: of the float32 and the int8 bundle."""
+    one thread: of the float32 and the int8 bundle; `more`: further figures of the float32 bundle by name, and of what
+    needs no model."""
 
     recipe: str
     data: str
@@ -45,6 +48,7 @@ class Row:
     flips: float
     sizes: tuple[int, int]
     milliseconds: tuple[float, float]
+    more: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def same(self) -> bool:
@@ -70,7 +74,7 @@ def measured(recipe: str, data: Path, bundles: Path | None = None) -> Row:
     from converter import convert
     from edge.measuring.parity import compare_all
 
-    path, figure = HERE / f"{recipe}.toml", figure_of(recipe)
+    path = HERE / f"{recipe}.toml"
     config = read(path)
     changes = [f'data.options.folder="{data.resolve()}"'] if "folder" in config.data.options else []
     job = job_of(read(path, changes))
@@ -80,7 +84,6 @@ def measured(recipe: str, data: Path, bundles: Path | None = None) -> Row:
     assert job.examples.validation is not None
     inputs, labels = job.examples.validation
     model = job.trainer.export()
-    expected = _named(job.trainer.predict(inputs, _BATCH), model)
     source, (known, _) = ir.to_proto(model), job.examples.train
     rows = np.sort(np.random.default_rng(0).permutation(_count(known))[:_CALIBRATION])
     given = {name: array[rows] for name, array in known.items()}
@@ -92,25 +95,39 @@ def measured(recipe: str, data: Path, bundles: Path | None = None) -> Row:
         bundles.mkdir(parents=True, exist_ok=True)
         for name, bundle in made.items():
             (bundles / f"{recipe}.{name}.mslite").write_bytes(bundle)
-    found = {name: _ran(one, inputs) for name, one in loaded.items()}
-    compared = compare_all(found["float32"], expected)
+    runs: dict[str, Run] = {
+        "cloud": lambda given: _named(job.trainer.predict(given, _BATCH), model),
+        **{name: partial(_ran, one) for name, one in loaded.items()},
+    }
+    found = {name: run(inputs) for name, run in runs.items()}
+    compared = compare_all(found["float32"], found["cloud"])
+    unit, figures, more = _figures(recipe, data, runs, found, inputs, labels)
     return Row(
         recipe, config.data.function.partition(":")[2], (_count(known), _count(inputs)), parameter_count(model),
-        seconds, figure.unit, *_figures(figure, (expected, found["float32"], found["int8"]), labels),
+        seconds, unit, *figures,
         max(d.significant for d in compared if not d.unequal),
         max(d.unequal for d in compared), _pair(len(made[name]) for name in made),
-        _pair(_milliseconds(one, inputs) for one in loaded.values()),
+        _pair(_milliseconds(one, inputs) for one in loaded.values()), more,
     )  # fmt: skip
+
+
+def _figures(
+    recipe: str, data: Path, runs: Mapping[str, Run], found: Mapping[str, Mapping[str, Array]],
+    inputs: Mapping[str, Array], labels: Any,
+) -> tuple[str, tuple[float, float, float], dict[str, float]]:  # fmt: skip
+    """The figure's name, its values of the engine and of both bundles, and further ones."""
+    if recipe not in TASKS:
+        figure = figure_of(recipe)
+        cloud, plain, narrow = (figure.of(found[name], labels) for name in ("cloud", "float32", "int8"))
+        return figure.unit, (cloud, plain, narrow), {}
+    made = {name: written_of(recipe, data, run, inputs, labels) for name, run in runs.items()}
+    cloud, plain, narrow = (scored(recipe, data, made[name], labels) for name in ("cloud", "float32", "int8"))
+    return TASKS[recipe].unit, (cloud, plain, narrow), beside(recipe, data, inputs, labels, made["float32"])
 
 
 def _pair(values: Any) -> Any:
     one, other = values
     return one, other
-
-
-def _figures(figure: Figure, outputs: tuple[Mapping[str, Array], ...], labels: Any) -> tuple[float, float, float]:
-    cloud, plain, narrow = (figure.of(each, labels) for each in outputs)
-    return cloud, plain, narrow
 
 
 def _count(inputs: Mapping[str, Array]) -> int:

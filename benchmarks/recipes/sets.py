@@ -16,11 +16,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from benchmarks.accuracy import examples
+from benchmarks.recipes import texts, writing
 from lite_runtime.graph import Array
 
 __all__ = [
-    "anomalies", "canvases", "cases", "characters", "cifar", "continued", "digits", "keywords", "masks", "mnist",
-    "motion", "scenes", "speakers", "speeches", "spoken", "superpixels", "table", "wrist",
+    "anomalies", "canvases", "cases", "characters", "cifar", "continued", "digits", "keywords", "masks",
+    "messages", "mnist", "motion", "scenes", "speakers", "speeches", "spoken", "summaries", "superpixels", "table",
+    "wrist",
 ]  # fmt: skip
 
 Part: TypeAlias = tuple[Any, Any]
@@ -185,10 +187,20 @@ def _canvases(digits: Array, kinds: Array, count: int, side: int, seed: int) -> 
 
 
 def superpixels(folder: str, limit: int = 4000, tested: int = 1000) -> Parts:
-    """Digits of MNIST as graphs of 49 nodes, 4 x 4 pixels each: `x` [49, 3] of brightness and the place of its middle,
-    `adjacency` [49, 49] of the eight nearest, weighted by distance and likeness, and normalised as a GCN takes it."""
+    """Digits of MNIST as graphs of 49 nodes, 4 x 4 pixels each: `x` [49, 7] of brightness, the place of its middle and
+    four moments of the pixels (how it changes across and down, and in which direction a stroke runs), in standard
+    units; `adjacency` [49, 49] of the eight nearest, weighted by distance and likeness, and normalised as a GCN takes
+    it."""
     (x, y), (held, labels) = _mnist(folder, limit, tested)
-    return (_graphs(x), y), (_graphs(held), labels)
+    known, others = _graphs(x), _graphs(held)
+    mean, spread = known["x"].mean((0, 1)), known["x"].std((0, 1))
+    known, others = (graphs | {"x": (graphs["x"] - mean) / spread} for graphs in (known, others))
+    return (known, y), (others, labels)
+
+
+_NEAR = 0.01
+"""By which squared distances, in sides of an image, are divided: a neighbour beside a node has 0.14 of its own weight.
+With 0.04 a node is a sixth of its own average, and three layers blur a digit of seven nodes a side."""
 
 
 def _graphs(images: Array) -> dict[str, Array]:
@@ -198,9 +210,11 @@ def _graphs(images: Array) -> dict[str, Array]:
     inside = np.stack([(blocks @ axis + 0.75e-3) / (mass + 0.5e-3) for axis in (across, down)], 2)
     corner = 4 * np.stack([axis.reshape(-1) for axis in np.mgrid[:7, :7][::-1]], 1)
     places = (inside + corner) / 28
-    x = np.concatenate([mass[..., None] / 16, places], 2).astype(np.float32)
+    right, low = across - 1.5, down - 1.5
+    moments = np.stack([blocks @ each / 16 for each in (right, low, right * low, right * right - low * low)], 2)
+    x = np.concatenate([mass[..., None] / 16, places, moments], 2).astype(np.float32)
     apart = ((places[:, :, None] - places[:, None]) ** 2).sum(3)
-    near = np.exp(-apart / 0.04 - 4 * (x[:, :, None, 0] - x[:, None, :, 0]) ** 2)
+    near = np.exp(-apart / _NEAR - 4 * (x[:, :, None, 0] - x[:, None, :, 0]) ** 2)
     least = np.sort(near, 2)[:, :, -9, None]
     linked = np.where((near >= least) | (near >= least.swapaxes(1, 2)), near, 0)  # each node is near itself
     degree = linked.sum(2)
@@ -234,11 +248,21 @@ def _ids(words: list[list[str]], vocabulary: int, length: int, known: Mapping[st
     return ids, known
 
 
-def speakers(folder: str, count: int = 5, length: int = 32, vocabulary: int = 2000) -> Parts:
-    """Which of the `count` people with most to say says it: the first words of each of their speeches of eight words or
-    more, as ids [length]; every fourth speech is for the test."""
-    ids, labels, test, _ = _by_speaker(folder, count, length, vocabulary)
-    return (ids[~test], labels[~test]), (ids[test], labels[test])
+def speakers(folder: str, count: int = 5, length: int = 32, vocabulary: int = 2000, hop: int = 8) -> Parts:
+    """Which of the `count` people with most to say says it: a token of its own, whose vector is classified, and the
+    first words of each of their speeches of eight words or more, as ids [length]; every fourth speech is for the test.
+    Training has also what begins at every `hop`-th word of a speech, as long as half a row is left."""
+    ids, labels, test, _ = _by_speaker(folder, count, 1000, vocabulary - 1)
+    whole = np.concatenate([np.full((len(ids), 1), vocabulary - 1, np.int32), ids], 1)
+    x, y = [whole[~test][:, :length]], [labels[~test]]
+    for at in range(hop, ids.shape[1], hop):
+        left = (ids[:, at:] > 0).sum(1) >= length // 2
+        rows = np.concatenate([whole[:, :1], whole[:, 1 + at : length + at]], 1)[left & ~test]
+        if rows.shape[1] < length:
+            break
+        x.append(rows)
+        y.append(labels[left & ~test])
+    return (np.concatenate(x), np.concatenate(y)), (whole[test][:, :length], labels[test])
 
 
 def speeches(folder: str, count: int = 40, length: int = 32, vocabulary: int = 3000) -> Parts:
@@ -279,3 +303,33 @@ def _plain(row: Array) -> Array:
     """Small letters and single spaces, with padding behind them."""
     text = " ".join(re.sub(r"[^a-z\s]", "", bytes(row.tolist()).decode("ascii").lower()).split())
     return np.pad(np.frombuffer(text.encode(), np.uint8).astype(np.int32), (0, len(row) - len(text)))
+
+
+def summaries(folder: str, length: int = 64, target_length: int = 20, limit: int = 0, tested: int = 300) -> Parts:
+    """Docstrings of Python packages without their first paragraph, and that paragraph (`benchmarks.recipes.texts`): the
+    first `length` tokens `x`, `target` [target_length] what was written so far behind a start token; labels are the
+    summary's tokens, an end, and zeros. Longer summaries are left out. The test has other files of the packages."""
+    return _pairs(folder, "docstrings", length, target_length, limit, tested, cut=True)
+
+
+def messages(folder: str, length: int = 20, target_length: int = 20, limit: int = 0, tested: int = 300) -> Parts:
+    """English messages of programs and the German ones, as `summaries`; what is longer is left out on both sides. The
+    test has other messages."""
+    return _pairs(folder, "messages", length, target_length, limit, tested, cut=False)
+
+
+def _pairs(folder: str, name: str, length: int, target_length: int, limit: int, tested: int, *, cut: bool) -> Parts:
+    place = Path(folder)
+    found, tokenizer = texts.read(place, name), writing.tokenizer_of(place, name)
+    parts = []
+    for pairs, most in zip(found, (limit, tested), strict=True):
+        ids = [[tokenizer.encode(text, special=False, add=False) for text in pair] for pair in pairs]
+        kept = [(x, y) for x, y in ids if (cut or len(x) <= length) and len(y) < target_length]
+        kept = [kept[i] for i in _some(len(kept), most)]
+        x, y = np.zeros((len(kept), length), np.int32), np.zeros((len(kept), target_length), np.int32)
+        for row, label, (source, wanted) in zip(x, y, kept, strict=True):
+            row[: len(source)] = source[:length]
+            label[: len(wanted) + 1] = [*wanted, texts.END]
+        target = np.concatenate([np.full((len(y), 1), texts.START, np.int32), y[:, :-1]], 1)
+        parts.append(({"x": x, "target": target}, y))
+    return parts[0], parts[1]

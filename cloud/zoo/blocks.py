@@ -24,16 +24,22 @@ def need_heads(width: int, heads: int) -> None:
 
 def attention(
     b: Builder, x: ir.Value, heads: int, *, name: str, memory: ir.Value | None = None, mask: ir.Value | None = None,
-    inner: int = 0, bias: bool = True, deviation: float = DEVIATION, into: float = DEVIATION, **more: Any,
+    inner: int = 0, bias: bool = True, deviation: float = DEVIATION, asking: float = 0.0, into: float = DEVIATION,
+    **more: Any,
 ) -> ir.Value:  # fmt: skip
     """[batch, length, width] -> the same: `x` attends to `memory` (None: to itself) where `mask` is true, or with a
-    mask of floats added to the scores. `inner`: the width of all heads (0: that of `x`); `into`: standard deviation of
-    the last product's weights; `more`: attributes of ONNX's Attention."""
+    mask of floats added to the scores. `inner`: the width of all heads (0: that of `x`); standard deviations of initial
+    weights: `deviation`, of the queries' product `asking` (0: the same) and of the last product `into`; `more`:
+    attributes of ONNX's Attention."""
     width = int(dims(x)[-1])
     inner, source = inner or width, x if memory is None else memory
     q, k, v = (
-        b.linear(given, inner, name=f"{name}.{part}", deviation=deviation, bias=bias)
-        for part, given in (("query", x), ("key", source), ("value", source))
+        b.linear(given, inner, name=f"{name}.{part}", deviation=spread, bias=bias)
+        for part, given, spread in (
+            ("query", x, asking or deviation),
+            ("key", source, deviation),
+            ("value", source, deviation),
+        )
     )
     operands = (q, k, v) if mask is None else (q, k, v, mask)
     y = b.op("Attention", *operands, name=name, q_num_heads=heads, kv_num_heads=heads, **more)

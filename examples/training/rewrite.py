@@ -13,6 +13,7 @@ import sys
 import numpy as np
 
 import lite_runtime
+from lite_runtime.language import write
 
 START = 1
 """What `target` begins with."""
@@ -21,14 +22,13 @@ START = 1
 def rewritten(model: lite_runtime.Model, text: bytes) -> bytes:
     """As many bytes as the model's target has, the likeliest each time."""
     sizes = {value.name: int(value.shape[1]) for value in model.inputs()}
-    x, target = (np.zeros((1, sizes[name]), np.int32) for name in ("x", "target"))
+    x = np.zeros((1, sizes["x"]), np.int32)
     x[0, : len(text)] = np.frombuffer(text, np.uint8)
-    target[0, 0], made = START, bytearray()
-    for place in range(sizes["target"]):
-        logits = model.run({"x": x, "target": target})["logits"]
-        made.append(int(logits[0, place].argmax()))
-        target[0, place + 1 : place + 2] = made[-1]
-    return bytes(made)
+    made = write(
+        lambda source, target: model.run({"x": source, "target": target})["logits"], x, sizes["target"], start=START,
+        end=-1,
+    )  # fmt: skip
+    return bytes(made[0].tolist())
 
 
 def main() -> int:

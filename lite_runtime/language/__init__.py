@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lite_runtime.language.adapters import Adapter
     from lite_runtime.language.answer import Piece, Statistics
     from lite_runtime.language.embedding.model import EmbeddingModel
+    from lite_runtime.language.encoder_decoder import write
     from lite_runtime.language.generation import LanguageModel
     from lite_runtime.language.sampling import Sampling
     from lite_runtime.language.template import ChatTemplate
@@ -27,6 +28,7 @@ __all__ = [
     "Sampling",
     "Statistics",
     "Tokenizer",
+    "write",
 ]
 
 __getattr__ = lazy(
@@ -42,5 +44,6 @@ __getattr__ = lazy(
         "Sampling": "lite_runtime.language.sampling",
         "Statistics": "lite_runtime.language.answer",
         "Tokenizer": "lite_runtime.language.tokenizers",
+        "write": "lite_runtime.language.encoder_decoder",
     },
 )

@@ -193,6 +193,23 @@ def test_padding_changes_nothing() -> None:
         assert (given[key] == 0).any()
 
 
+def spread(model: ir.Model, name: str) -> float:
+    """The standard deviation of an initial weight."""
+    tensor = model.graph.initializers[name].const_value
+    assert tensor is not None
+    return float(tensor.numpy().std())
+
+
+def test_initial_weights_of_attention() -> None:
+    """T5 has no scale of the scores: the queries' weights are smaller instead, else softmax begins saturated."""
+    model = zoo.t5(12, 10, vocabulary=50, width=64, layers=1, heads=4, head_width=16)
+    for side in ("encoder.block0.attention", "decoder.block0.attention", "decoder.block0.cross"):
+        names = [name for name in model.graph.initializers if name.startswith(f"{side}.") and name.endswith(".weight")]
+        found = {name.removeprefix(f"{side}.").split(".")[0]: spread(model, name) for name in names}
+        assert found["query"] == pytest.approx((64 * 16) ** -0.5, rel=0.05), side
+        assert [found["key"], found["value"]] == pytest.approx([64**-0.5] * 2, rel=0.05), side
+
+
 def test_sequences_see_no_later_step() -> None:
     model, given, expected = small("t5")
     later = given | {"target": np.where(np.arange(10) < 6, given["target"], 7).astype(np.int32)}

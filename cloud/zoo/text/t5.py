@@ -54,6 +54,7 @@ class _Net:
         self._b, self._heads, self._dropout = b, heads, dropout
         self._inner, self._hidden = heads * head_width, hidden
         self._key, self._out = width**-0.5, self._inner**-0.5
+        self._query = (width * head_width) ** -0.5  # in place of a scale of the scores
 
     def embedded(self, table: ir.Value, ids: ir.Value, name: str) -> ir.Value:
         shape = (*dims(ids), dims(table)[1])
@@ -86,7 +87,7 @@ class _Net:
     ) -> ir.Value:  # fmt: skip
         y = attention(
             self._b, self.normed(x, f"{name}.norm"), self._heads, name=name, memory=memory, mask=mask,
-            inner=self._inner, bias=False, deviation=self._key, into=self._out, scale=1.0, **more,
+            inner=self._inner, bias=False, deviation=self._key, asking=self._query, into=self._out, scale=1.0, **more,
         )  # fmt: skip
         return self._b.add(x, self._dropped(y, name), name=f"{name}.add")
 
