@@ -23,8 +23,11 @@ from scipy.stats import spearmanr
 
 from cloud.search import Measured, graph, oracle_of, search
 from cloud.search.cost import bundle_of, floats_of, latencies, program_of
+from cloud.search.data import data_of
+from cloud.search.networks import space_of
 from cloud.search.space import Space
-from cloud.search.task import data_of, read, space_of
+from cloud.search.task import read
+from edge.demo.updates.scene import untangled
 from lite_runtime._files import write_atomically
 
 ARM = "aarch64-dotprod"
@@ -32,7 +35,7 @@ WARM, CHOICES = 60, 40
 """Random networks of which a table of steps is made, and others whose latency is predicted and measured."""
 _HAR = """[task]
 kind = "series"
-data = "{data}/har_30_subjects.npz"
+data = "{folder}/har.npz"
 test = "test"
 group = "subject"
 """
@@ -124,12 +127,21 @@ def asked(name: str, folder: Path) -> tuple[Measured, dict[str, Any]]:
 
 def write_file(name: str, data: Path, folder: Path) -> Path:
     """The file of a task's search."""
-    said = TASKS[name].format(data=data.resolve())
+    if "har.npz" in TASKS[name]:
+        _write_har(data, folder)
+    said = TASKS[name].format(data=data.resolve(), folder=folder.resolve())
     table = f'folder = "{(folder / name).resolve()}"\n'
     said = said.replace("[search]\n", f"[search]\n{table}") if "[search]" in said else f"{said}[search]\n{table}"
     path = folder / f"{name}.toml"
     write_atomically(path, said.encode())
     return path
+
+
+def _write_har(data: Path, folder: Path) -> None:
+    """Inertial windows in the order of time, of which the shared file has another."""
+    with np.load(data / "har_30_subjects.npz") as found:
+        rest = {key: found[key] for key in ("y", "subject", "test")}
+        np.savez(folder / "har.npz", x=untangled(found["x"]), **rest)
 
 
 def run(name: str, path: Path, folder: Path) -> None:
