@@ -329,7 +329,7 @@ class _Search:
         cost, figure = row["cost"], self.data.goal.figure
         return (
             f"{told(figure, row['validation'])} on validation ({told(figure, row['floats'])} in floats), "
-            f"{cost['seconds'] * 1e6:.1f} µs, {cost['file_bytes']} bytes, trained in {row['training_seconds']:.0f} s"
+            f"{cost['seconds'] * 1e6:.3g} µs, {cost['file_bytes']} bytes, trained in {row['training_seconds']:.0f} s"
         )
 
     # --- what is kept
@@ -417,8 +417,9 @@ def _verdict(top: Mapping[str, Any], body: Mapping[str, Any], limits: Mapping[st
         return ""
 
     def said(row: Mapping[str, Any]) -> str:
-        over = " (beyond the budget)" if beyond(Cost(**row["cost"]), limits) else ""
-        return f"{row['text']}: {told(figure, row['validation'])}, {row['cost']['seconds'] * 1e6:.1f} µs{over}"
+        over = ", beyond the budget" if beyond(Cost(**row["cost"]), limits) else ""
+        test = f" ({told(figure, row['test'])} on the test part)" if "test" in row else ""
+        return f"{row['text']}: {told(figure, row['validation'])}{test}, {row['cost']['seconds'] * 1e6:.3g} µs{over}"
 
     won = any(row["files"] == top["files"] for row in plain)
     other = max(body["finalists"] if won else plain, key=_merit, default=None)

@@ -23,7 +23,8 @@ def front_page(body: Row, title: str) -> str:
     on_front = {Choice.of_data(row) for row in body["front"]}
     rows = [(Choice.of_data(row), row) for row in body["candidates"]]
     ends = [*body["finalists"], *body.get("plain", [])]
-    verdict = f"<p>{escape(body['verdict'].capitalize())}.</p>" if body.get("verdict") else ""
+    verdict = body.get("verdict", "")
+    verdict = f"<p>{escape(verdict[0].upper() + verdict[1:])}.</p>" if verdict else ""
     naive = "; ".join(f"{name}: {error:.4f}" for name, error in body["naive"].items())
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -59,9 +60,7 @@ def _facts(body: Row) -> list[tuple[str, str]]:
     ]
 
 
-def _scatters(
-    rows: Sequence[tuple[Any, Row]], on_front: set[Any], body: Row, finalists: Sequence[Row]
-) -> str:
+def _scatters(rows: Sequence[tuple[Any, Row]], on_front: set[Any], body: Row, finalists: Sequence[Row]) -> str:
     axes = (("latency in µs", "seconds", 1e6), ("file in KB", "file_bytes", 1e-3), ("arena in KB", "arena_bytes", 1e-3))
     made = []
     for words, key, unit in axes:
