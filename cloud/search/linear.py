@@ -17,7 +17,7 @@ from lite_runtime.graph import Array
 
 __all__ = ["linear"]
 
-_PENALTIES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+_PENALTIES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Relative to the mean square of a column."""
 _ROWS = 4096
 

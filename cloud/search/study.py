@@ -172,14 +172,18 @@ class _Search:
                 raise SearchError(_unreachable(smallest, limits))
             self.say(f"no network meets the budget: the smallest has {max(over.values()):.2f} times a limit")
         else:
-            self._searched(space, limits, reference, words)
+            nearest = self._searched(space, limits, reference, words)
+            if nearest is not None and not plain:
+                raise SearchError(_unreachable(nearest, limits))
         top = self._best(self.body["finalists"], plain, limits)
         self._compare(top)
         self.body["verdict"] = _verdict(top, self.body, limits, self.data.goal.figure)
         self._save()
 
-    def _searched(self, space: Space, limits: Mapping[str, float], reference: ir.Model, words: SearchTable) -> None:
-        """The supernet, evolution, and finalists."""
+    def _searched(
+        self, space: Space, limits: Mapping[str, float], reference: ir.Model, words: SearchTable
+    ) -> Candidate | None:
+        """The supernet, evolution, and finalists; the candidate that is nearest to the budget, if none meets it."""
         net = Supernet(
             space, self.data, steps=words.steps, batch=words.batch, rate=words.rate, seed=words.seed,
             augment=self._augment(),
@@ -188,12 +192,13 @@ class _Search:
         candidates = self._evolved(space, net, limits)
         within = [c for c in candidates if not beyond(c.cost, limits)]
         if not within:
-            raise SearchError(_unreachable(ranked(candidates, limits)[0], limits))
+            return ranked(candidates, limits)[0]
         best = front(within, limits)
         self.body["front"] = [c.choice.as_data() for c in best]
         rest = [c for c in sorted(within, key=lambda c: (-c.accuracy, c.cost.seconds)) if c not in best]
         chosen = [*sorted(best, key=lambda c: (-c.accuracy, c.cost.seconds)), *rest][: words.finalists]
         self._finalists(net, chosen, reference)
+        return None
 
     def _best(
         self, finalists: list[dict[str, Any]], plain: list[dict[str, Any]], limits: Mapping[str, float]
@@ -352,7 +357,7 @@ class _Search:
             self.body = {**mine, **also, "seconds": 0.0}
             return
         try:
-            self.body = json.loads(path.read_bytes())
+            self.body = {**also, **json.loads(path.read_bytes())}
             self.before = float(self.body["seconds"])
             differ = [key for key in mine if self.body[key] != mine[key]]
             list(map(_candidate, self.body.get("candidates", [])))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -86,11 +87,7 @@ class _Booster:
         scores, held = (np.zeros((len(x), self.targets)) for x in (self.x, self.held))
         columns = np.arange(self.x.shape[1])
         while len(self.rounds) < _ROUNDS and len(self.rounds) - np.argmax([*self.figures, -np.inf]) <= _PATIENCE:
-            slopes, curves = self.objective.of(scores, self.y)
-
-            def ask(growing: list[Tree], nodes: list[tuple[int, int]], slopes=slopes, curves=curves) -> Array:  # type: ignore[no-untyped-def]
-                return self._histograms(growing, nodes, slopes, curves)
-
+            ask = partial(self._histograms, *self.objective.of(scores, self.y))
             self.rounds.append(grow(self.targets, self.edges, columns, Growth(self.depth, _RATE), ask))
             for x, total in ((self.x, scores), (self.held, held)):
                 made = to_arrays(self.rounds[-1])
@@ -99,7 +96,7 @@ class _Booster:
             self.figures.append(self.data.goal.value(self._answers(held), self.data.validation))
         return len(self.rounds)
 
-    def _histograms(self, growing: list[Tree], nodes: list[tuple[int, int]], slopes: Array, curves: Array) -> Array:
+    def _histograms(self, slopes: Array, curves: Array, growing: list[Tree], nodes: list[tuple[int, int]]) -> Array:
         """Sums of gradients and second derivatives [nodes, columns, bins + 1, 2] at leaves (tree, leaf)."""
         leaves, width = reach(to_arrays(growing), self.x), self.place.shape[1]
         size, made = width * (_BINS + 1), np.zeros((len(nodes), width, _BINS + 1, 2))

@@ -72,7 +72,7 @@ def _line(name: str, row: dict[str, Any], figure: str) -> str:
     from cloud.search.goal import told
 
     measured = f", measured {row['measured'] * 1e6:.1f}" if "measured" in row else ""
-    more = "".join(f", {key} {value:.4g}" for key, value in row["facts"].items())
+    more = "".join(f", {key} {value:.4g}" for key, value in row.get("facts", {}).items())
     return (
         f"{name}: {row.get('text', row.get('name'))}: {told(figure, row['test'])} on the test part{more}, "
         f"{row['cost']['seconds'] * 1e6:.1f} µs predicted{measured}, {row['cost']['file_bytes']} bytes of file, "
