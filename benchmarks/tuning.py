@@ -23,6 +23,7 @@ import numpy as np
 from cloud.train.tuning.history import Trial
 from cloud.train.tuning.study import tune
 from cloud.train.tuning.trial import Message, serve
+from edge.demo.updates.scene import untangled
 
 EPOCHS, BUDGET, SEEDS = 9, 90, 5
 METHODS = {"bayes": 3, "random": 0}
@@ -65,8 +66,8 @@ def _of_sklearn(name: str) -> Callable[[Path], Task]:
 def _har(data: Path) -> Task:
     """Mean and spread of each channel in each quarter of a window, of every fifth window."""
     with np.load(data / "har_30_subjects.npz") as found:
-        x, labels = found["x"][::5].astype(np.float32), found["y"][::5]
-    parts = np.array_split(x.reshape(len(x), 9, 128), 4, axis=2)
+        x, labels = untangled(found["x"][::5])[:, :, 0], found["y"][::5]
+    parts = np.array_split(x, 4, axis=2)
     return np.concatenate([f(part, axis=2) for part in parts for f in (np.mean, np.std)], axis=1), labels
 
 

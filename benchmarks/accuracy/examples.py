@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from edge.demo.updates.scene import untangled
 from lite_runtime.graph import Array
 
 __all__ = ["Examples", "characters", "cluttered_digits", "digit_masks", "motion", "spoken_digits", "text",
@@ -28,12 +29,6 @@ def motion(data: Path) -> Examples:
     with np.load(data / "har_30_subjects.npz") as file:
         x, y, test = untangled(file["x"]), file["y"].astype(np.int32), file["test"]
     return (x[~test], y[~test]), (x[test], y[test])
-
-
-def untangled(x: Array) -> Array:
-    """Windows (n, 9, 1, 128) float32 of nine signals over time. The file has steps by signals under this shape: its
-    neighbouring values are of different signals."""
-    return np.ascontiguousarray(x.astype(np.float32).reshape(-1, 128, 9).transpose(0, 2, 1)[:, :, None])
 
 
 _STEPS, _HOP = 96, 24

@@ -32,6 +32,7 @@ import onnx_ir as ir
 import converter
 import lite_runtime
 from cloud.errors import SearchError
+from cloud.search.goal import ENDS
 from cloud.search.space import Choice, Space, graph
 from converter.quantize import Options
 from lite_runtime import bundle
@@ -109,14 +110,14 @@ def bundle_of(model: ir.Model, floats: Sequence[str] = (), rows: int = ROWS) -> 
 def floats_of(choice: Choice) -> tuple[str, ...]:
     """The globs of nodes that the choice keeps in floats."""
     wide = [i for i, stage in enumerate(choice.stages) if stage.bits == 32]
-    return ("*",) if len(wide) == len(choice.stages) else tuple(f"stage{i}.*" for i in wide)
+    return ("*",) if len(wide) == len(choice.stages) else (*ENDS, *(f"stage{i}.*" for i in wide))
 
 
 def saved_bytes(space: Space, choice: Choice) -> int:
     """What weights of four bits save in the file: half a byte for each weight of filters with 32 weights or more."""
     saved, before = 0, space.shape[0]
     for stage in choice.stages:
-        area = stage.kernel if space.shape[1] == 1 else stage.kernel**2
+        area = stage.kernel if space.is_series else stage.kernel**2
         for j in range(stage.depth):
             each = (stage.width if j else before) * area
             saved += stage.width * each // 2 if stage.bits == 4 and each >= 32 else 0

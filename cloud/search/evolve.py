@@ -23,7 +23,8 @@ _TRIES = 20
 
 
 class Candidate(NamedTuple):
-    """A choice that was evaluated: the accuracy on the validation part with shared weights, and its cost."""
+    """A choice that was evaluated: the accuracy, or another figure, on the validation part with shared weights, and its
+    cost."""
 
     choice: Choice
     accuracy: float

@@ -3,10 +3,11 @@
 A network is an average pool that shrinks the input, and stages of convolutions. The first stage is the stem: one
 convolution of stride 2. The first convolution of every other stage halves the resolution; those that follow are added
 to their input, so that a stage without them computes the identity in their place. Each has a batch norm and a ReLU; an
-average pool and a dense layer follow.
+average pool and a dense layer follow; forecasts read all positions instead of their mean. For a table the layers are
+dense, all of the same resolution.
 
 Elastic are the resolution (`shrink`), the number of stages, and for each stage its width, its depth, its kernel and the
-bits of its weights.
+bits of its weights. What is in front of the stages and behind them is the `Goal`'s.
 `graph(space, choice)` is a network by itself; `supernet(space, shrink)` is the largest one, with masks as inputs that
 make it compute any other of the same resolution, as in Cai et al. ("Once-for-All", ICLR 2020).
 """
@@ -21,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from cloud.errors import SearchError
+from cloud.search.goal import CLASSES, Columns, Forecast, Goal
 from cloud.zoo.build import BATCH, Builder
 from lite_runtime.graph import Array
 
@@ -54,12 +56,14 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """In one line: "/2 16k5 24k3x2 32k3:4"; x: the depth if it is not 1, after a colon bits other than 8."""
+        """In one line: "/2 16k5 24k3x2 32k3:4"; x: the depth if it is not 1, after a colon bits other than 8. Of dense
+        layers without kernels: "32x2 16"."""
         parts = [
-            f"{s.width}k{s.kernel}" + (f"x{s.depth}" if s.depth > 1 else "") + (f":{s.bits}" if s.bits != 8 else "")
+            str(s.width) + (f"k{s.kernel}" if s.kernel > 1 else "") + (f"x{s.depth}" if s.depth > 1 else "")
+            + (f":{s.bits}" if s.bits != 8 else "")
             for s in self.stages
-        ]
-        return " ".join([f"/{self.shrink}", *parts])
+        ]  # fmt: skip
+        return " ".join(parts if {s.kernel for s in self.stages} == {1} else [f"/{self.shrink}", *parts])
 
     def as_data(self) -> dict[str, Any]:
         """The choice as JSON data."""
@@ -89,15 +93,18 @@ class Elastic:
 
 @dataclass(frozen=True)
 class Space:
-    """Networks for inputs of `shape` [channels, height, width] and so many `classes`. Inputs of height 1 are series:
-    kernels, strides and pools then extend along the width alone."""
+    """Networks for inputs of `shape` [channels, height, width] or [columns], whose last layer gives so many numbers.
+    Inputs of height 1 are series: kernels, strides and pools then extend along the width alone. `columns`: of a
+    table."""
 
-    shape: tuple[int, int, int]
-    classes: int
+    shape: tuple[int, ...]
+    outputs: int
     stages: tuple[Elastic, ...]
     shrinks: tuple[int, ...] = (1, 2)
     lengths: tuple[int, ...] = ()
     """How many stages a network may have, in rising order; () is all of them."""
+    goal: Goal = CLASSES
+    columns: Columns | None = None
     name: str = field(default="found", compare=False)
 
     def __post_init__(self) -> None:
@@ -118,11 +125,24 @@ class Space:
                 raise SearchError(f"space: stage {i}: expected bits of {list(BITS)}, got {sorted(unknown)}")
         if self.stages[0].depths != (1,):
             raise SearchError(f"space: the stem is one convolution, got depths {list(self.stages[0].depths)}")
-        if self.shape[-1] // max(self.shrinks) < 2 ** (len(self.stages) - 1):
+        if self.dense:
+            if self.shrinks != (1,) or any(stage.kernels != (1,) for stage in self.stages):
+                raise SearchError("space: layers for a table have neither kernels nor shrinks; leave these keys out")
+        elif self.shape[-1] // max(self.shrinks) < 2 ** (len(self.stages) - 1):
             raise SearchError(
                 f"space: an input of width {self.shape[-1]} cannot be halved {len(self.stages)} times after a "
                 f"shrink of {max(self.shrinks)}; use fewer stages or a smaller shrink"
             )
+
+    @property
+    def dense(self) -> bool:
+        """Whether inputs are rows of a table."""
+        return len(self.shape) == 1
+
+    @property
+    def is_series(self) -> bool:
+        """Whether inputs have height 1."""
+        return not self.dense and self.shape[1] == 1
 
     @property
     def size(self) -> int:
@@ -186,17 +206,22 @@ class Space:
         )
 
 
-def space_for(kind: str, shape: tuple[int, int, int], classes: int, bits: tuple[int, ...] = (8,)) -> Space:
-    """The space for a kind of input: "image", "sound" (frames by features) or "series" (channels over time)."""
+def space_for(
+    kind: str, shape: tuple[int, ...], outputs: int, bits: tuple[int, ...] = (8,), goal: Goal = CLASSES,
+    columns: Columns | None = None,
+) -> Space:  # fmt: skip
+    """The space for a kind of input: "image", "sound" (frames by features), "series" or "forecast" (channels over
+    time), or "table"."""
     if kind not in _SPACES:
         raise SearchError(f"task.kind: expected one of {', '.join(_SPACES)}, got {kind!r}")
     shrinks, rows = _SPACES[kind]
     stages = tuple(Elastic(*row, bits) for row in rows)
-    deepest = [n for n in range(1, len(stages) + 1) if shape[-1] // max(shrinks) >= 2 ** (n - 1)]
+    deepest = [n for n in range(1, len(stages) + 1) if kind == "table" or shape[-1] // max(shrinks) >= 2 ** (n - 1)]
     if not deepest:
         raise SearchError(f"expected inputs of width 4 or more for a search, got shape {list(shape)}")
     most = deepest[-1]
-    return Space(shape, classes, stages[:most], shrinks, tuple(range(min(2, most), most + 1)))
+    least = 1 if kind in ("table", "forecast") else min(2, most)
+    return Space(shape, outputs, stages[:most], shrinks, tuple(range(least, most + 1)), goal, columns)
 
 
 _Row = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -216,6 +241,16 @@ _SPACES: dict[str, tuple[tuple[int, ...], tuple[_Row, ...]]] = {
         ((16, 32, 48, 64), (1, 2), (3, 5, 9)),
         ((16, 32, 64), (1, 2), (3, 5)),
     )),
+    "forecast": ((1, 2, 4), (
+        ((4, 8, 16), (1,), (3, 5, 9)),
+        ((8, 16, 32), (1, 2), (3, 5)),
+        ((8, 16, 32), (1, 2), (3, 5)),
+    )),
+    "table": ((1,), (
+        ((8, 16, 32, 64), (1,), (1,)),
+        ((8, 16, 32, 64), (1, 2, 3), (1,)),
+        ((8, 16, 32), (1, 2), (1,)),
+    )),
 }  # fmt: skip
 """Shrinks; (widths, depths, kernels) of the stages, the stem first. Vectors have 4 to 16 lanes, so that widths between
 those here cost as much as the next larger one."""
@@ -225,13 +260,13 @@ those here cost as much as the next larger one."""
 
 
 def graph(space: Space, choice: Choice, seed: int = 0) -> ir.Model:
-    """The network as IR, newly initialised: `x` [batch, *shape] -> `logits` [batch, classes]."""
+    """The network as IR, newly initialised: `x` [batch, *shape] -> the output of the goal."""
     b = Builder(space.name, seed)
-    x = b.input("x", (BATCH, *space.shape))
-    return b.model(logits=_network(b, space, choice, x, None))
+    return b.model(**{space.goal.output: _network(b, space, choice, b.input("x", (BATCH, *space.shape)), None)})
 
 
-MASK = "mask:"
+MASK, LAYER = "mask:", "layer"
+"""How the names of the supernet's further inputs begin, and the names of nodes with weights end."""
 
 
 def supernet(space: Space, shrink: int, seed: int = 0) -> ir.Model:
@@ -242,7 +277,7 @@ def supernet(space: Space, shrink: int, seed: int = 0) -> ir.Model:
     x = b.input("x", (BATCH, *space.shape))
     whole = replace(space.largest, shrink=shrink)
     gates = {f"{MASK}{name}": b.input(f"{MASK}{name}", shape) for name, shape in _mask_shapes(space, whole)}
-    return b.model(logits=_network(b, space, whole, x, gates))
+    return b.model(**{space.goal.output: _network(b, space, whole, x, gates)})
 
 
 def masks(space: Space, choice: Choice) -> dict[str, Array]:
@@ -255,9 +290,10 @@ def masks(space: Space, choice: Choice) -> dict[str, Array]:
         around = (most.kernel - stage.kernel) // 2
         line = np.zeros(most.kernel, np.float32)
         line[around : most.kernel - around] = 1
-        kernel = line[None] if space.shape[1] == 1 else np.outer(line, line)
-        made[f"{MASK}width{i}"] = width.reshape(1, -1, 1, 1)
-        made[f"{MASK}kernel{i}"] = np.ascontiguousarray(kernel[None, None])
+        kernel = line[None] if space.is_series else np.outer(line, line)
+        made[f"{MASK}width{i}"] = width.reshape(_wide(space, most.width))
+        if not space.dense:
+            made[f"{MASK}kernel{i}"] = np.ascontiguousarray(kernel[None, None])
         for j in range(1, most.depth):
             made[f"{MASK}gate{i}.{j}"] = np.array(j < stage.depth, np.float32)
     for length in space.lengths[:-1]:
@@ -267,27 +303,35 @@ def masks(space: Space, choice: Choice) -> dict[str, Array]:
 
 def _mask_shapes(space: Space, largest: Choice) -> Iterator[tuple[str, tuple[int, ...]]]:
     for i, stage in enumerate(largest.stages):
-        yield f"width{i}", (1, stage.width, 1, 1)
-        yield f"kernel{i}", (1, 1, *_extent(space, stage.kernel))
+        yield f"width{i}", _wide(space, stage.width)
+        if not space.dense:
+            yield f"kernel{i}", (1, 1, *_extent(space, stage.kernel))
         yield from ((f"gate{i}.{j}", ()) for j in range(1, stage.depth))
     yield from ((f"exit{length}", ()) for length in space.lengths[:-1])
 
 
+def _wide(space: Space, width: int) -> tuple[int, ...]:
+    """The shape of one number for each channel."""
+    return (1, width) if space.dense else (1, width, 1, 1)
+
+
 def _extent(space: Space, size: int) -> tuple[int, int]:
     """A kernel, stride or pool: along the width alone for series."""
-    return (1, size) if space.shape[1] == 1 else (size, size)
+    return (1, size) if space.is_series else (size, size)
 
 
-def _network(b: Builder, space: Space, choice: Choice, x: ir.Value, gates: dict[str, ir.Value] | None) -> ir.Value:
-    channels, *sizes = space.shape
+def _network(b: Builder, space: Space, choice: Choice, given: ir.Value, gates: dict[str, ir.Value] | None) -> ir.Value:
     exits: list[tuple[ir.Value, ir.Value]] = []
+    x = given if space.columns is None else space.columns.standardised(b, given)
+    x = space.goal.enter(b, x)
     if choice.shrink > 1:
         pool = _extent(space, choice.shrink)
-        sizes = [n // k for n, k in zip(sizes, pool, strict=True)]
-        x = b.op("AveragePool", x, name="shrink", shape=(BATCH, channels, *sizes), kernel_shape=pool, strides=pool)
+        sizes = [n // k for n, k in zip(space.shape[1:], pool, strict=True)]
+        shape: list[int | str] = [BATCH, space.shape[0], *sizes]
+        x = b.op("AveragePool", x, name="shrink", shape=shape, kernel_shape=pool, strides=pool)
     for i, stage in enumerate(choice.stages):
         for j in range(stage.depth):
-            y = _convolution(b, space, x, stage, f"stage{i}.{j}", 1 if j else 2, i, gates)
+            y = _layer(b, space, x, stage, f"stage{i}.{j}", 1 if j else 2, i, gates)
             if j:
                 if gates is not None:
                     y = b.op("Mul", y, gates[f"{MASK}gate{i}.{j}"], name=f"stage{i}.{j}.gated")
@@ -297,35 +341,42 @@ def _network(b: Builder, space: Space, choice: Choice, x: ir.Value, gates: dict[
                 x = b.op("Mul", x, gates[f"{MASK}width{i}"], name=f"stage{i}.{j}.masked")
         if gates is not None and i + 1 in space.lengths[:-1]:
             exits.append((_head(b, space, x, i + 1), gates[f"{MASK}exit{i + 1}"]))
-    logits = _head(b, space, x, len(choice.stages))
-    for n, (other, gate) in enumerate(exits):  # logits + gate * (other - logits)
-        apart = b.op("Sub", other, logits, name=f"exit{n}.apart")
-        logits = b.add(logits, b.op("Mul", apart, gate, name=f"exit{n}.gated"), name=f"exit{n}.chosen")
-    return logits
+    found = _head(b, space, x, len(choice.stages))
+    for n, (other, gate) in enumerate(exits):  # found + gate * (other - found)
+        apart = b.op("Sub", other, found, name=f"exit{n}.apart")
+        found = b.add(found, b.op("Mul", apart, gate, name=f"exit{n}.gated"), name=f"exit{n}.chosen")
+    return space.goal.leave(b, found, given)
 
 
 def _head(b: Builder, space: Space, x: ir.Value, length: int) -> ir.Value:
-    """Logits after so many stages; each number of stages has a dense layer of its own."""
-    return b.dense(b.global_average_pool(x, name=f"pool{length}"), space.classes, name=f"head{length}")
+    """The numbers after so many stages; each number of stages has a dense layer of its own. A forecast depends on where
+    something is; for classes the mean over places is enough."""
+    if not space.dense:
+        flat = b.flatten if isinstance(space.goal, Forecast) else b.global_average_pool
+        x = flat(x, name=f"pool{length}")
+    return b.dense(x, space.outputs, name=f"head{length}")
 
 
-def _convolution(
+def _layer(
     b: Builder, space: Space, x: ir.Value, stage: Stage, name: str, stride: int, i: int,
     gates: dict[str, ir.Value] | None,
 ) -> ir.Value:  # fmt: skip
-    """Convolution and batch norm. In a supernet the weights are masked to the kernel."""
-    strides = _extent(space, stride)
-    y = b.conv(x, stage.width, _extent(space, stage.kernel), stride=strides, name=f"{name}.conv")
-    momentum = 0.9
-    if gates is not None:
-        node = y.producer()
-        assert node is not None
-        weight = node.inputs[1]
-        assert weight is not None and weight.const_value is not None
-        shape = weight.const_value.numpy().shape
-        node.replace_input_with(1, masked := _before(b, node, weight, gates[f"{MASK}kernel{i}"], shape))
-        masked.name, momentum = f"{name}.conv.kernel", 0.0
-    return b.batch_norm(y, name=f"{name}.bn", momentum=momentum)
+    """Convolution or dense layer, and batch norm. In a supernet the weights of convolutions are masked to the kernel,
+    and batch norms have momentum 0."""
+    if space.dense:
+        y = b.dense(x, stage.width, name=f"{name}.{LAYER}")
+    else:
+        strides = _extent(space, stride)
+        y = b.conv(x, stage.width, _extent(space, stage.kernel), stride=strides, name=f"{name}.{LAYER}")
+        if gates is not None:
+            node = y.producer()
+            assert node is not None
+            weight = node.inputs[1]
+            assert weight is not None and weight.const_value is not None
+            shape = weight.const_value.numpy().shape
+            node.replace_input_with(1, masked := _before(b, node, weight, gates[f"{MASK}kernel{i}"], shape))
+            masked.name = f"{name}.{LAYER}.kernel"
+    return b.batch_norm(y, name=f"{name}.bn", momentum=0.9 if gates is None else 0.0)
 
 
 def _before(b: Builder, node: ir.Node, weight: ir.Value, mask: ir.Value, shape: Sequence[int]) -> ir.Value:

@@ -1,4 +1,5 @@
-"""A search from its file to a bundle: the reference, the supernet, evolution, finalists; a folder that keeps all of it.
+"""A search from its file to a bundle: the reference, plain models, the supernet, evolution, finalists; a folder that
+keeps all of it.
 
 Everything that was done is in the folder after each phase, during training of the supernet and during evolution, so
 that a search that was interrupted goes on with `resume` and ends with the same result. Only the limit of time, and
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,16 @@ import lite_runtime
 from cloud._folders import holding
 from cloud.errors import SearchError
 from cloud.search.cost import Cost, Measured, Oracle, latencies, oracle_of, program_of
+from cloud.search.data import Data, data_of
 from cloud.search.evolve import LIMITS, Candidate, beyond, evolve, front, ranked
-from cloud.search.finish import accuracy_of, augment_for, finished, trained
+from cloud.search.finish import augment_for, figure_of, finished, trained
+from cloud.search.goal import told
+from cloud.search.linear import linear
+from cloud.search.networks import reference_name, reference_of, space_of
 from cloud.search.space import Choice, Space
 from cloud.search.supernet import Supernet
-from cloud.search.task import Data, File, data_of, read, reference_of, space_of
+from cloud.search.task import File, SearchTable, read
+from cloud.search.trees import trees
 from cloud.track.digests import digest_of_file
 from cloud.track.facts import environment, git_state
 from cloud.track.runs import Artifact
@@ -41,8 +47,9 @@ STATE, _WEIGHTS = "search.json", "supernet.npz"
 _FREE = ("minutes",), ("folder",)
 """Keys of [budget] and [search] that may differ when a search is continued."""
 _SAVE_SECONDS = 20.0
-_OF_SUPERNET, _OF_EVOLUTION = 0.5, 0.75
-"""Shares of the time after which training of the supernet and evolution end, so that finalists can be trained."""
+_OF_PLAIN, _OF_SUPERNET, _OF_EVOLUTION = 0.25, 0.5, 0.75
+"""Shares of the time after which no further plain models are trained, and training of the supernet and evolution end,
+so that finalists can be trained."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ def search(
     folder = file.path(file.words.search.folder).absolute()
     with holding(folder, "search", STATE, resume, "search.folder", SearchError):
         data = data_of(file)
+        say(f"{len(data.train[1])}, {len(data.validation[1])} and {len(data.test[1])} examples; {data.goal.figure}")
         return _Search(file, oracle, data, folder, say).run(store)
 
 
@@ -93,8 +101,8 @@ class _Search:
             self.say(f"measured {count} networks, {len(self.oracle.steps)} steps")
         reference = self._reference()
         limits = self._limits()
-        self._check_reachable(space, limits)
         if "found" not in self.body:
+            self._plain(limits)
             self._found(space, limits, reference)
         return self._published(store)
 
@@ -104,31 +112,78 @@ class _Search:
         target = self.folder / "reference.onnx"
         if "reference" not in self.body or not target.exists():
             said, seed = self.file.words.train, self.file.words.search.seed
-            self.say(f"reference {self.file.words.reference.network}: {said.epochs} epochs")
+            name = reference_name(self.file)
+            self.say(f"reference {name}: {said.epochs} epochs")
             made = trained(
                 reference_of(self.file, self.data), self.data, said, self.folder / "training-reference", seed=seed,
                 augment=self._augment(),
             )  # fmt: skip
-            row = self._measured("reference", made.model, None, made.seconds)
-            self.body["reference"] = {"name": self.file.words.reference.network, **row}
+            row = self._measured("reference", *self._quantised(made.model, None), made.model, made.seconds)
+            self.body["reference"] = {"name": name, **row}
             self._save()
-            self.say(f"reference: {_line(row)}")
+            self.say(f"reference: {self._line(row)}")
         return ir.from_proto(onnx.load(target))
 
     def _limits(self) -> dict[str, float]:
         said, cost = self.file.words.budget, self.body["reference"]["cost"]
-        seconds = said.milliseconds / 1000 if said.milliseconds else said.share * cost["seconds"]
+        share = said.share or (1.0 if self.file.words.task.kind in ("table", "forecast") else 0.5)
+        seconds = said.milliseconds / 1000 if said.milliseconds else share * cost["seconds"]
         limits = {"seconds": seconds, "file_bytes": said.file_bytes, "arena_bytes": said.arena_bytes}
         self.body["limits"] = {name: value for name, value in limits.items() if value}
         return dict(self.body["limits"])
 
-    def _check_reachable(self, space: Space, limits: Mapping[str, float]) -> None:
-        smallest = Candidate(space.smallest, 0.0, self.oracle.cost(space, space.smallest))
-        if beyond(smallest.cost, limits):
-            raise SearchError(_unreachable(smallest, limits))
+    def _plain(self, limits: Mapping[str, float]) -> None:
+        """Boosted trees or a linear forecast, as floats; with a shortage of time the first of them alone."""
+        words = self.file.words
+        if not words.search.plain or "plain" in self.body:
+            return
+
+        def fits(model: ir.Model) -> bool:
+            return not beyond(self.oracle.of_bundle(converter.convert(model.clone()).bundle), limits)
+
+        late, rows = words.budget.minutes * 60 * _OF_PLAIN, list[dict[str, Any]]()
+        start = time.monotonic()
+        for text, model in self._plain_models(fits, lambda: self._spent() > late):
+            row = self._measured(f"plain-{len(rows)}", model, {}, model, time.monotonic() - start)
+            rows.append({"text": text, **row})
+            self.say(f"{text}: {self._line(row)}")
+            start = time.monotonic()
+        self.body["plain"] = rows
+        self._save()
+
+    def _plain_models(
+        self, fits: Callable[[ir.Model], bool], until: Callable[[], bool]
+    ) -> Iterator[tuple[str, ir.Model]]:
+        kind = self.file.words.task.kind
+        if kind in ("table", "series"):
+            yield from trees(self.data, fits, until)
+        elif kind == "forecast":
+            yield linear(self.data)
 
     def _found(self, space: Space, limits: Mapping[str, float], reference: ir.Model) -> None:
         words = self.file.words.search
+        smallest = Candidate(space.smallest, 0.0, self.oracle.cost(space, space.smallest))
+        plain = [row for row in self.body.get("plain", []) if not beyond(Cost(**row["cost"]), limits)]
+        self.body["supernet"] = {"steps": 0, "networks": space.size}
+        for key in ("front", "candidates", "finalists"):
+            self.body.setdefault(key, [])
+        if over := beyond(smallest.cost, limits):
+            if not plain:
+                raise SearchError(_unreachable(smallest, limits))
+            self.say(f"no network meets the budget: the smallest has {max(over.values()):.2f} times a limit")
+        else:
+            nearest = self._searched(space, limits, reference, words)
+            if nearest is not None and not plain:
+                raise SearchError(_unreachable(nearest, limits))
+        top = self._best(self.body["finalists"], plain, limits)
+        self._compare(top)
+        self.body["verdict"] = _verdict(top, self.body, limits, self.data.goal.figure)
+        self._save()
+
+    def _searched(
+        self, space: Space, limits: Mapping[str, float], reference: ir.Model, words: SearchTable
+    ) -> Candidate | None:
+        """The supernet, evolution, and finalists; the candidate that is nearest to the budget, if none meets it."""
         net = Supernet(
             space, self.data, steps=words.steps, batch=words.batch, rate=words.rate, seed=words.seed,
             augment=self._augment(),
@@ -137,28 +192,30 @@ class _Search:
         candidates = self._evolved(space, net, limits)
         within = [c for c in candidates if not beyond(c.cost, limits)]
         if not within:
-            raise SearchError(_unreachable(ranked(candidates, limits)[0], limits))
+            return ranked(candidates, limits)[0]
         best = front(within, limits)
         self.body["front"] = [c.choice.as_data() for c in best]
         rest = [c for c in sorted(within, key=lambda c: (-c.accuracy, c.cost.seconds)) if c not in best]
         chosen = [*sorted(best, key=lambda c: (-c.accuracy, c.cost.seconds)), *rest][: words.finalists]
-        finalists = self._finalists(net, chosen, reference)
-        top = self._best(finalists, limits)
-        self._compare(top)
-        self._save()
+        self._finalists(net, chosen, reference)
+        return None
 
-    def _best(self, finalists: list[dict[str, Any]], limits: Mapping[str, float]) -> dict[str, Any]:
-        """The most accurate finalist whose bundle meets the budget, by the validation part."""
-        within = [row for row in finalists if not beyond(Cost(**row["cost"]), limits)]
+    def _best(
+        self, finalists: list[dict[str, Any]], plain: list[dict[str, Any]], limits: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """The most accurate finalist or plain model whose bundle meets the budget, by the validation part; of equally
+        accurate ones the faster."""
+        within = [*plain, *(row for row in finalists if not beyond(Cost(**row["cost"]), limits))]
         if not within:
             nearest = [Candidate(Choice.of_data(row), row["validation"], Cost(**row["cost"])) for row in finalists]
             raise SearchError(_unreachable(ranked(nearest, limits)[0], limits))
-        top = max(within, key=lambda row: (row["validation"], -row["cost"]["seconds"]))
+        top = max(within, key=_merit)
         loss, allowed = self.body["reference"]["validation"] - top["validation"], self.file.words.budget.accuracy_loss
         if loss > allowed:
+            figure = self.data.goal.figure
             raise SearchError(
-                f"budget.accuracy_loss: the best network within the other limits, {top['text']}, has "
-                f"{top['validation']:.2%} of the validation part, {loss:.2%} below the reference; {allowed:.2%} is "
+                f"budget.accuracy_loss: the best within the other limits, {top['text']}, has {figure} "
+                f"{top['validation']:.4f} on the validation part, {loss:.4f} below the reference; {allowed:.4f} is "
                 "allowed: raise it or the limits, or search longer"
             )
         return top
@@ -206,7 +263,7 @@ class _Search:
         self.say(f"evolution: {len(found)} networks, {within} within the budget")
         return found
 
-    def _finalists(self, net: Supernet, chosen: list[Candidate], reference: ir.Model) -> list[dict[str, Any]]:
+    def _finalists(self, net: Supernet, chosen: list[Candidate], reference: ir.Model) -> None:
         words, rows = self.file.words, self.body.setdefault("finalists", [])
         largest = net.space.largest
         taught = net.network(largest) if net.accuracy(largest) >= self.body["reference"]["floats"] else reference
@@ -222,42 +279,63 @@ class _Search:
                 net.network(one.choice), self.data, words.train, self.folder / f"training-{i}", seed=words.search.seed,
                 augment=self._augment(), teacher=taught,
             )  # fmt: skip
-            row = self._measured(f"finalist-{i}", made.model, one.choice, made.seconds)
+            made_of = self._quantised(made.model, one.choice)
+            row = self._measured(f"finalist-{i}", *made_of, made.model, made.seconds)
             rows.append({**one.choice.as_data(), "text": one.choice.text, "shared": one.accuracy, **row})
             last = time.monotonic() - start
             self._save()
-            self.say(f"finalist {one.choice.text}: {_line(row)}")
-        return list(rows)
+            self.say(f"finalist {one.choice.text}: {self._line(row)}")
 
-    def _measured(self, name: str, model: ir.Model, choice: Choice | None, seconds: float) -> dict[str, Any]:
-        """Write a trained network and its bundle; accuracies in floats and as deployed, and the predicted cost."""
+    def _quantised(self, model: ir.Model, choice: Choice | None) -> tuple[ir.Model, dict[str, Any]]:
+        """What a network is converted from, and how."""
         words = self.file.words
         if choice is None and set(words.search.bits) == {32}:
-            source, given = model, dict[str, Any]()
-        else:
-            source, given = finished(model, self.data, choice, words.train, words.search.seed)
+            return model, {}
+        return finished(model, self.data, choice, words.train, words.search.seed)
+
+    def _measured(
+        self, name: str, source: ir.Model, given: Mapping[str, Any], model: ir.Model, seconds: float
+    ) -> dict[str, Any]:
+        """Write a trained model and its bundle; figures in floats (of `model`) and as deployed, and the predicted
+        cost."""
         paths = {kind: self.folder / f"{name}.{kind}" for kind in ("onnx", "mslite", "float.mslite")}
         write_atomically(paths["onnx"], _serialized(source), SearchError)
         made = converter.convert(os.fspath(paths["onnx"]), output=paths["mslite"], **given).bundle
         plain = converter.convert(model.clone(), output=paths["float.mslite"]).bundle
         return {
-            "files": name, "floats": accuracy_of(plain, self.data.validation),
-            "validation": accuracy_of(made, self.data.validation), "cost": self.oracle.of_bundle(made)._asdict(),
+            "files": name, "floats": figure_of(plain, self.data, self.data.validation),
+            "validation": figure_of(made, self.data, self.data.validation),
+            "cost": self.oracle.of_bundle(made)._asdict(),
             "training_seconds": seconds,
         }  # fmt: skip
 
     def _compare(self, top: dict[str, Any]) -> None:
-        """The reference and the found network on the test part, timed in turns where they run here."""
-        pair = (self.body["reference"], top)
+        """The reference, what was found, and the best of the other kind on the test part, timed in turns where they run
+        here."""
+        others = self.body["finalists" if top in self.body.get("plain", []) else "plain"] if self._both() else []
+        pair = (self.body["reference"], top, *sorted(others, key=_merit)[-1:])
         for row in pair:
             for key, kind in (("test", "mslite"), ("test_floats", "float.mslite")):
-                row[key] = accuracy_of((self.folder / f"{row['files']}.{kind}").read_bytes(), self.data.test)
+                made = (self.folder / f"{row['files']}.{kind}").read_bytes()
+                row[key] = figure_of(made, self.data, self.data.test)
+            row["facts"] = self.data.goal.facts(row["test"], self.data.test)
         if isinstance(self.oracle, Measured):
             for key, kind in (("measured", "mslite"), ("measured_floats", "float.mslite")):
                 loaded = [program_of((self.folder / f"{row['files']}.{kind}").read_bytes())[:2] for row in pair]
                 for row, seconds in zip(pair, latencies(loaded), strict=True):
                     row[key] = seconds
         self.body["found"] = dict(top)
+
+    def _both(self) -> bool:
+        """Whether networks and plain models were compared."""
+        return bool(self.body["finalists"] and self.body.get("plain"))
+
+    def _line(self, row: Mapping[str, Any]) -> str:
+        cost, figure = row["cost"], self.data.goal.figure
+        return (
+            f"{told(figure, row['validation'])} on validation ({told(figure, row['floats'])} in floats), "
+            f"{cost['seconds'] * 1e6:.3g} µs, {cost['file_bytes']} bytes, trained in {row['training_seconds']:.0f} s"
+        )
 
     # --- what is kept
 
@@ -273,12 +351,13 @@ class _Search:
         for section, keys in zip(("budget", "search"), _FREE, strict=True):
             source[section] = {k: v for k, v in source.get(section, {}).items() if k not in keys}
         mine = {"file": source, "device": self.oracle.device, "data": self.data.digest}
+        also = {"figure": self.data.goal.figure, "naive": dict(self.data.naive)}
         path = self.folder / STATE
         if not path.exists():
-            self.body = {**mine, "seconds": 0.0}
+            self.body = {**mine, **also, "seconds": 0.0}
             return
         try:
-            self.body = json.loads(path.read_bytes())
+            self.body = {**also, **json.loads(path.read_bytes())}
             self.before = float(self.body["seconds"])
             differ = [key for key in mine if self.body[key] != mine[key]]
             list(map(_candidate, self.body.get("candidates", [])))
@@ -317,8 +396,8 @@ class _Search:
                 path = paths["onnx" if kind == "onnx" else "mslite"]
                 size = path.stat().st_size
                 held.add_artifact(run, Artifact(kind, os.fspath(path), own, size, time.time(), source))
-            told = {key: self.body[key] for key in ("device", "limits", "reference", "found")}
-            held.add_document(run, "search", told)
+            keys = ("device", "limits", "figure", "naive", "reference", "found", "plain", "verdict")
+            held.add_document(run, "search", {key: self.body[key] for key in keys if key in self.body})
             held.end(run, "finished")
         return run
 
@@ -331,12 +410,27 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
     return Candidate(Choice.of_data(row), float(row["accuracy"]), Cost(**row["cost"]))
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    cost = row["cost"]
-    return (
-        f"{row['validation']:.2%} of validation ({row['floats']:.2%} in floats), {cost['seconds'] * 1e6:.1f} µs, "
-        f"{cost['file_bytes']} bytes, trained in {row['training_seconds']:.0f} s"
-    )
+def _merit(row: Mapping[str, Any]) -> tuple[float, float]:
+    """By what the result is chosen."""
+    return row["validation"], -row["cost"]["seconds"]
+
+
+def _verdict(top: Mapping[str, Any], body: Mapping[str, Any], limits: Mapping[str, float], figure: str) -> str:
+    """Which of networks and plain models was better, and by what."""
+    plain = body.get("plain", [])
+    if not plain:
+        return ""
+
+    def said(row: Mapping[str, Any]) -> str:
+        over = ", beyond the budget" if beyond(Cost(**row["cost"]), limits) else ""
+        test = f" ({told(figure, row['test'])} on the test part)" if "test" in row else ""
+        return f"{row['text']}: {told(figure, row['validation'])}{test}, {row['cost']['seconds'] * 1e6:.3g} µs{over}"
+
+    won = any(row["files"] == top["files"] for row in plain)
+    other = max(body["finalists"] if won else plain, key=_merit, default=None)
+    first, second = ("a plain model", "the best network") if won else ("a network", "the best plain model")
+    rest = f"{second}, {said(other)}" if other is not None else "no network meets the budget"
+    return f"{first} wins by the validation part: {said(top)}; {rest}"
 
 
 def _unreachable(nearest: Candidate, limits: Mapping[str, float]) -> str:

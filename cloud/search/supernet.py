@@ -27,8 +27,8 @@ import optax
 from cloud.engine import lower
 from cloud.engine.export import export
 from cloud.errors import SearchError
-from cloud.search.space import Choice, Space, graph, masks, supernet
-from cloud.search.task import Data
+from cloud.search.data import Data
+from cloud.search.space import LAYER, Choice, Space, graph, masks, supernet
 from cloud.train.inputs.augment import Augment
 from cloud.train.stepping.optimizers import cosine_schedule
 from lite_runtime.graph import Array
@@ -64,7 +64,7 @@ class Supernet:
         self.steps, self._augment = 0, augment
         self._gradients = {k: jax.jit(partial(self._gradient, k)) for k in space.shrinks}
         self._apply = jax.jit(self._updated)
-        self._measure = {k: jax.jit(partial(self._right, k)) for k in space.shrinks}
+        self._measure = {k: jax.jit(partial(self._error, k)) for k in space.shrinks}
         self._moved = jax.jit(augment) if augment is not None else None
         rows = np.random.default_rng(seed).permutation(len(data.train[1]))[:_CALIBRATION]
         self._calibration = jnp.asarray(data.train[0][rows])
@@ -84,12 +84,12 @@ class Supernet:
         if self._moved is not None:
             x = self._moved(jax.random.key(int(draw.integers(1 << 31))), {"x": x})["x"]
         shrink = self.space.shrinks[self.steps % len(self.space.shrinks)]
-        labels, params = jax.nn.one_hot(y, self.space.classes), self.params[shrink]
+        labels, params = self.space.goal.aims(y, self.space.outputs), self.params[shrink]
         largest, smallest = (replace(choice, shrink=shrink) for choice in (self.space.largest, self.space.smallest))
         gradients, answers = self._gradients[shrink](
             params, masks(self.space, largest), self._levels(largest), x, labels
         )
-        aims = (1 - _TAUGHT) * labels + _TAUGHT * jax.nn.softmax(answers)
+        aims = (1 - _TAUGHT) * labels + _TAUGHT * self.space.goal.taught(answers)
         for choice in (smallest, *(replace(self.space.random(draw), shrink=shrink) for _ in range(_RANDOM))):
             more, _ = self._gradients[shrink](params, masks(self.space, choice), self._levels(choice), x, aims)
             gradients = jax.tree.map(jnp.add, gradients, more)
@@ -104,8 +104,8 @@ class Supernet:
         def loss(weights: Params) -> tuple[jax.Array, jax.Array]:
             rounded = _rounded(weights, levels)
             outputs, _ = function.apply(rounded, function.state, {"x": x, **gates}, train=True)
-            logits = outputs["logits"]
-            return optax.softmax_cross_entropy(logits, aims).mean(), logits
+            answers = outputs[self.space.goal.output]
+            return self.space.goal.loss(answers, aims).mean(), answers
 
         found: tuple[Params, jax.Array] = jax.grad(loss, has_aux=True)(params)
         return found
@@ -121,21 +121,21 @@ class Supernet:
     # --- evaluation
 
     def accuracy(self, choice: Choice) -> float:
-        """The share of the validation part that the choice answers correctly with the shared weights."""
+        """The figure of the choice on the validation part with the shared weights."""
         x, y = self.data.validation
-        right = self._measure[choice.shrink](
+        error = self._measure[choice.shrink](
             self.params[choice.shrink], masks(self.space, choice), self._levels(choice), self._calibration, x, y
         )
-        return float(right) / len(y)
+        return 1 - float(error) / self.space.goal.scale(self.data.validation)
 
-    def _right(
+    def _error(
         self, shrink: int, params: Params, gates: Mapping[str, Array], levels: Array, seen: jax.Array, x: jax.Array,
         y: jax.Array,
     ) -> jax.Array:  # fmt: skip
         function, rounded = self._functions[shrink], _rounded(params, levels)
         _, state = function.apply(rounded, function.state, {"x": seen, **gates}, train=True)
         outputs, _ = function.apply(rounded, state, {"x": x, **gates})
-        return jnp.sum(outputs["logits"].argmax(-1) == y)
+        return jnp.mean(self.space.goal.errors(outputs[self.space.goal.output], y))
 
     def network(self, choice: Choice) -> ir.Model:
         """The choice as a network of its own with the shared weights, and the statistics that they have on training
@@ -179,14 +179,15 @@ def cut(shared: Array, own: Array) -> Array:
 
 
 def _rounded(params: Params, levels: Any) -> Params:
-    """Filters rounded to as many levels as their stage has on both sides of 0, one scale a filter; gradients pass
-    straight through."""
+    """Filters, or rows of dense layers, rounded to as many levels as their stage has on both sides of 0, one scale for
+    each; gradients pass straight through."""
 
     def one(name: str, value: jax.Array) -> jax.Array:
-        if not name.endswith(".conv.weight"):
+        if not name.endswith(f".{LAYER}.weight"):
             return value
         level = levels[int(name.removeprefix("stage").partition(".")[0])]
-        scale = jnp.max(jnp.abs(value), axis=(1, 2, 3), keepdims=True) / jnp.maximum(level, 1.0) + 1e-12
+        most = jnp.max(jnp.abs(value), axis=tuple(range(1, value.ndim)), keepdims=True)
+        scale = most / jnp.maximum(level, 1.0) + 1e-12
         nearest = jnp.round(value / scale) * scale
         return value + jnp.where(level > 0, jax.lax.stop_gradient(nearest - value), 0.0)
 

@@ -32,7 +32,8 @@ def search(
 ) -> None:
     """Search a network that is as accurate as a reference and meets a budget of latency, file and memory on a device.
 
-    Trains the reference, a supernet and the best few networks; the result is a bundle, recorded as a run with its
+    Trains the reference, a supernet and the best few networks; for tables and series also boosted trees, for forecasts
+    a linear one, which are the result where they are better. The result is a bundle, recorded as a run with its
     lineage, and a page with all candidates. A search that was interrupted ends with the same result by --resume.
     """
     if template:
@@ -51,21 +52,29 @@ def search(
     page = Path(found.folder) / "front.html"
     write_atomically(page, front_page(found.body, f"Search of {path.name}").encode())
     if as_json:
-        emit({**{key: found.body[key] for key in ("device", "seconds", "limits", "reference", "found")},
+        keys = ("device", "seconds", "limits", "figure", "naive", "reference", "found", "plain", "verdict")
+        emit({**{key: found.body[key] for key in keys if key in found.body},
               "candidates": len(found.body["candidates"]), "bundle": found.bundle, "onnx": found.onnx,
               "page": str(page), "run": found.run})  # fmt: skip
         return
     for name, row in (("reference", found.body["reference"]), ("found", found.body["found"])):
-        print(_line(name, row))
+        print(_line(name, row, found.body["figure"]))
+    for name, error in found.body["naive"].items():
+        print(f"naive forecast, {name}: RMSE {error:.4f} in spreads of the training part")
+    if found.body.get("verdict"):
+        print(found.body["verdict"])
     print(f"{found.bundle}\n{page}")
     if found.run:
         say(f"next:  msedge runs lineage {found.bundle}")
 
 
-def _line(name: str, row: dict[str, Any]) -> str:
+def _line(name: str, row: dict[str, Any], figure: str) -> str:
+    from cloud.search.goal import told
+
     measured = f", measured {row['measured'] * 1e6:.1f}" if "measured" in row else ""
+    more = "".join(f", {key} {value:.4g}" for key, value in row.get("facts", {}).items())
     return (
-        f"{name}: {row.get('text', row.get('name'))}: {row['test']:.2%} of the test part, "
+        f"{name}: {row.get('text', row.get('name'))}: {told(figure, row['test'])} on the test part{more}, "
         f"{row['cost']['seconds'] * 1e6:.1f} µs predicted{measured}, {row['cost']['file_bytes']} bytes of file, "
         f"{row['cost']['arena_bytes']} of arena"
     )

@@ -22,28 +22,36 @@ def front_page(body: Row, title: str) -> str:
     reference, found = body["reference"], body["found"]
     on_front = {Choice.of_data(row) for row in body["front"]}
     rows = [(Choice.of_data(row), row) for row in body["candidates"]]
-    finalists = [(Choice.of_data(row), row) for row in body["finalists"]]
+    ends = [*body["finalists"], *body.get("plain", [])]
+    verdict = body.get("verdict", "")
+    verdict = f"<p>{escape(verdict[0].upper() + verdict[1:])}.</p>" if verdict else ""
+    naive = "; ".join(f"{name}: {error:.4f}" for name, error in body["naive"].items())
     parts = [
         f"<h1>{escape(title)}</h1>",
         facts(_facts(body)),
-        "<h2>Candidates</h2><p>Each dot is a network: its cost on the device, and the share of the validation part "
-        "that it answers with the supernet's weights. Filled dots are the front within the budget: no other is both "
-        "cheaper and more accurate. Diamonds are networks that were trained to the end, as deployed.</p>",
-        f'<div class="charts two">{_scatters(rows, on_front, body, finalists)}</div>',
-        f"<h2>Finalists</h2>{_table(finalists, reference, found)}",
+        verdict,
+        f"<p>RMSE of the naive forecasts on the test part, in spreads: {escape(naive)}.</p>" if naive else "",
+        f"<h2>Candidates</h2><p>Each dot is a network: its cost on the device, and its {body['figure']} on the "
+        "validation part with the supernet's weights. Filled dots are the front within the budget: no other is both "
+        "cheaper and better; a figure below 0 is drawn at 0. Diamonds are models that were trained to the end, as "
+        "deployed.</p>",
+        f'<div class="charts two">{_scatters(rows, on_front, body, ends)}</div>',
+        f"<h2>Finalists</h2>{_table(ends, reference, found, body['figure'])}",
     ]
     return document(title, "\n".join(parts), f"{len(rows)} networks of {body['supernet']['networks']} were evaluated")
 
 
 def _facts(body: Row) -> list[tuple[str, str]]:
-    reference, found = body["reference"], body["found"]
+    from cloud.search.goal import told
+
+    reference, found, figure = body["reference"], body["found"], body["figure"]
     mine, other = (row.get("measured", row["cost"]["seconds"]) for row in (found, reference))
     how = "measured" if "measured" in found else "estimated"
     return [
         (escape(str(body["device"])), "the device"),
         (f"{mine * 1e6:.1f} µs", f"{how}; the reference takes {other * 1e6:.1f} µs"),
         (f"{mine / other:.2f} ×", "the latency of the reference"),
-        (f"{found['test']:.2%}", f"of the test part; the reference {reference['test']:.2%}"),
+        (told(figure, found["test"]), f"on the test part; the reference {told(figure, reference['test'])}"),
         (
             size_text(found["cost"]["file_bytes"]),
             f"of file; the reference {size_text(reference['cost']['file_bytes'])}",
@@ -52,31 +60,31 @@ def _facts(body: Row) -> list[tuple[str, str]]:
     ]
 
 
-def _scatters(
-    rows: Sequence[tuple[Any, Row]], on_front: set[Any], body: Row, finalists: Sequence[tuple[Any, Row]]
-) -> str:
+def _scatters(rows: Sequence[tuple[Any, Row]], on_front: set[Any], body: Row, finalists: Sequence[Row]) -> str:
     axes = (("latency in µs", "seconds", 1e6), ("file in KB", "file_bytes", 1e-3), ("arena in KB", "arena_bytes", 1e-3))
     made = []
     for words, key, unit in axes:
-        dots = [(row["cost"][key] * unit, row["accuracy"], choice in on_front) for choice, row in rows]
+        dots = [(row["cost"][key] * unit, max(row["accuracy"], 0.0), choice in on_front) for choice, row in rows]
         ends = [("reference", body["reference"]), *(("found" if row["files"] == body["found"]["files"] else "", row)
-                                                   for _, row in finalists)]  # fmt: skip
-        marks = [Mark(row["cost"][key] * unit, row["validation"], name) for name, row in ends]
+                                                   for row in finalists)]  # fmt: skip
+        marks = [Mark(row["cost"][key] * unit, max(row["validation"], 0.0), name) for name, row in ends]
         limit = body["limits"].get(key)
-        made.append(scatter(f"accuracy by {words}", dots, log=True, marks=marks, limit=limit and limit * unit))
+        made.append(scatter(f"{body['figure']} by {words}", dots, log=True, marks=marks, limit=limit and limit * unit))
     return "".join(made)
 
 
-def _table(finalists: Sequence[tuple[Any, Row]], reference: Row, found: Row) -> str:
-    heads = ("network", "#shared", "#floats", "#deployed", "#test", "#latency", "#measured", "#file", "#arena",
+def _table(finalists: Sequence[Row], reference: Row, found: Row, figure: str) -> str:
+    heads = ("model", "#shared", "#floats", "#deployed", "#test", "#latency", "#measured", "#file", "#arena",
              "#trained", "")  # fmt: skip
     named = [(str(reference["name"]), reference, "the reference")]
-    named += [(choice.text, row, "found" if row["files"] == found["files"] else "") for choice, row in finalists]
-    return table(heads, ([name_cell(name), *_figures(row), text_cell(what)] for name, row, what in named))
+    named += [(row["text"], row, "found" if row["files"] == found["files"] else "") for row in finalists]
+    return table(heads, ([name_cell(name), *_figures(row, figure), text_cell(what)] for name, row, what in named))
 
 
-def _figures(row: Row) -> list[str]:
-    shares = [f"{row[key]:.2%}" if key in row else "" for key in ("shared", "floats", "validation", "test")]
+def _figures(row: Row, figure: str) -> list[str]:
+    from cloud.search.goal import told
+
+    shares = [told(figure, row[key]) if key in row else "" for key in ("shared", "floats", "validation", "test")]
     times = [f"{row['cost']['seconds'] * 1e6:.1f} µs", f"{row['measured'] * 1e6:.1f} µs" if "measured" in row else ""]
     sizes = [size_text(row["cost"][key]) for key in ("file_bytes", "arena_bytes")]
     return [figure_cell(text) for text in (*shares, *times, *sizes, duration(row["training_seconds"]))]

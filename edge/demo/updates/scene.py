@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lite_runtime.errors import MsedgeError
 
 __all__ = ["APP", "CHANGED", "FILE", "SOURCE", "Examples", "Mine", "Scene", "mine_in", "name_of", "scene"]
-__all__ += ["write_devices"]
+__all__ += ["untangled", "write_devices"]
 
 APP, FILE, SOURCE = "sensing", "sensing.mslite", "model.onnx"
 """The application, its bundle, and the model that the bundle is made of."""
@@ -104,8 +104,7 @@ def mine_in(path: Path) -> Mine:
 def _activities(devices: int, data: Path, rng: np.random.Generator) -> Scene:
     try:
         with np.load(data, allow_pickle=False) as file:
-            windows, labels, people = file["x"].astype(np.float32), file["y"].astype(np.int64), file["subject"]
-        windows = windows.reshape(len(windows), 9, 128)
+            windows, labels, people = untangled(file["x"])[:, :, 0], file["y"].astype(np.int64), file["subject"]
     except (OSError, ValueError, KeyError) as problem:
         raise MsedgeError(f"{str(data)!r}: expected windows of UCI HAR as x, y, subject: {problem}") from None
     flipped = windows.copy()
@@ -123,6 +122,12 @@ def _activities(devices: int, data: Path, rng: np.random.Generator) -> Scene:
                   lambda at, _: Examples(turned[at], labels[at]), rng)  # fmt: skip
     streams = {f"mean.{channel}": channel for channel in range(9)}
     return Scene("activities", 6, Examples(seen[cloud], labels[cloud]), made, streams)
+
+
+def untangled(x: npt.NDArray[np.floating]) -> Floats:
+    """Windows [n, 9, 1, 128] float32 of nine signals over time, of such a file's x. It has steps by signals under the
+    shape of signals by steps: its neighbouring values are of different signals."""
+    return np.ascontiguousarray(x.astype(np.float32).reshape(-1, 128, 9).transpose(0, 2, 1)[:, :, None])
 
 
 def _axis(windows: Floats) -> list[int]:

@@ -17,10 +17,11 @@ from cloud.engine import lower
 from cloud.errors import SearchError
 from cloud.search import Choice, Cost, Elastic, Measured, Space, Stage, graph, oracle_of, search, space_for
 from cloud.search.cost import program_of
+from cloud.search.data import Data, data_of
 from cloud.search.evolve import Candidate, beyond, evolve, front
 from cloud.search.finish import finished
 from cloud.search.supernet import Supernet
-from cloud.search.task import Data, TrainTable, data_of, read
+from cloud.search.task import TrainTable, read
 from cloud.track import Store, lineage
 from edge.cli.app import app
 from edge.pages.front_page import front_page
@@ -71,7 +72,7 @@ def test_a_space_that_contradicts_itself_is_refused() -> None:
     ):
         with pytest.raises(SearchError, match=words):
             Space((2, 1, 16), 3, **wrong)  # type: ignore[arg-type]
-    with pytest.raises(SearchError, match="image, sound, series"):
+    with pytest.raises(SearchError, match="image, sound, series, forecast, table"):
         space_for("video", (3, 32, 32), 10)
 
 
@@ -247,7 +248,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_groups_are_in_one_part_each(folder: Path) -> None:
     data = data_of(read(folder / "t.toml"))
     assert [len(part[1]) for part in (data.train, data.validation, data.test)] == [120, 40, 40]
-    assert data.classes == 3 and data.shape == (2, 1, 16)
+    assert data.outputs == 3 and data.shape == (2, 1, 16)
     assert abs(data.train[0].mean()) < 1e-3
 
 
