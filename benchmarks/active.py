@@ -2,7 +2,7 @@
 
     python -m benchmarks.active --data ../shared/data --json active.json     # studies in the file are not repeated
 
-Activities from a phone's inertial signals (other people in the test) and spoken digits (other recordings). A study
+Activities from a phone's inertial signals (later windows in the test) and spoken digits (other recordings). A study
 begins with the same random tenth of the budget for every strategy; in each round the network is trained anew for the
 same number of steps, converted to a bundle, and the device runtime looks at the pool; the strategy chooses the next
 labels. The figure is the accuracy on the test set by the share of labels; a row ends with the smallest share

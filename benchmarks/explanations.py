@@ -3,7 +3,7 @@
     python -m benchmarks.explanations --python PYTHON_WITH_CAPTUM --data DIR --json FILE [--samples 8] [--compared 20]
 
 Networks: two convolutions and two dense layers on MNIST, ResNet-8 (residual sums, batch norm) on MNIST, convolutions
-over nine inertial signals of people never seen, a vision transformer on MNIST. `--python` is an interpreter with torch
+over nine inertial signals, a vision transformer on MNIST. `--python` is an interpreter with torch
 and captum, which rebuilds the layers from arrays in a process of its own. Captum has no relevance for attention: the
 transformer's is compared with that of lxt, by the authors of AttnLRP, if `--lxt` names a folder with it (`pip install
 --no-deps --target FOLDER lxt==2.1`). Printed: the largest difference of attributions, relative to the largest

@@ -25,7 +25,8 @@ _DIGITS, _TESTED = 12000, 3000
 
 
 def motion(data: Path) -> Examples:
-    """Six activities from a phone's nine inertial signals, 128 steps [9, 1, 128]; other persons in the test."""
+    """Six activities from a phone's nine inertial signals, 128 steps [9, 1, 128]; the test has the last quarter of
+    each person's windows."""
     with np.load(data / "har_30_subjects.npz") as file:
         x, y, test = untangled(file["x"]), file["y"].astype(np.int32), file["test"]
     return (x[~test], y[~test]), (x[test], y[test])

@@ -2,8 +2,8 @@
 
     python -m benchmarks.attacks --data ../shared/data --python PYTHON_WITH_ART --json attacks.json
 
-Trains a small convolutional network on MNIST and one on windows of inertial signals (people of the test are in no
-training set), rebuilds the same layers in PyTorch, and checks that scores agree to 1e-4. Every row of the table is two
+Trains a small convolutional network on MNIST and one on windows of inertial signals (the test has later ones of the
+same people), rebuilds the same layers in PyTorch, and checks that scores agree to 1e-4. Every row of the table is two
 processes on one processor with one thread, which take turns: the same examples, all classified right before, the same
 epsilon, steps, restarts, searches and questions. Seconds are of the processor, from call to result, with inputs given
 as arrays. Our first turn compiles; both figures are stated. Rows that the file has are not repeated.

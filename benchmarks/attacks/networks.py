@@ -52,7 +52,6 @@ def _digits(data: Path) -> tuple[Array, Array, Array, Array]:
 
 
 def _motion(data: Path) -> tuple[Array, Array, Array, Array]:
-    """Windows of people who are in one of the sets only."""
     (x, y), (held, labels) = motion(data)
     return x, y, held, labels
 

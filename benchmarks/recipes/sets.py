@@ -98,7 +98,7 @@ def characters(folder: str, limit: int = 9000) -> Parts:
 
 def motion(folder: str) -> Parts:
     """Six activities from a phone's inertial sensors (UCI HAR; Anguita et al., 2013), 128 steps [9, 1, 128]; the test
-    has other people."""
+    has the last quarter of each person's windows."""
     return examples.motion(Path(folder))
 
 

@@ -1,8 +1,8 @@
 """Data pipelines: their definition (`api`, `ir`), optimisation (`passes`) and reading (`reading`).
 
-from cloud import data
-pipeline = data.npz("digits.npz").shuffle().map(scale, on="x", rows=True).batch(128)
-for batch in pipeline.batches(seed=0, epoch=3): ...
+    from cloud import data
+    pipeline = data.npz("digits.npz").shuffle().map(scale, on="x", rows=True).batch(128)
+    for batch in pipeline.batches(seed=0, epoch=3): ...
 """
 
 from __future__ import annotations
