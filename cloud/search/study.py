@@ -25,7 +25,7 @@ from cloud._folders import holding
 from cloud.errors import SearchError
 from cloud.search.cost import Cost, Measured, Oracle, latencies, oracle_of, program_of
 from cloud.search.data import Data, data_of
-from cloud.search.evolve import LIMITS, Candidate, beyond, evolve, front, ranked
+from cloud.search.evolve import Candidate, beyond, evolve, front, ranked
 from cloud.search.finish import augment_for, figure_of, finished, trained
 from cloud.search.goal import told
 from cloud.search.linear import linear
@@ -34,6 +34,7 @@ from cloud.search.space import Choice, Space
 from cloud.search.supernet import Supernet
 from cloud.search.task import File, SearchTable, read
 from cloud.search.trees import trees
+from cloud.search.verdict import merit, unreachable, verdict
 from cloud.track.digests import digest_of_file
 from cloud.track.facts import environment, git_state
 from cloud.track.runs import Artifact
@@ -169,15 +170,15 @@ class _Search:
             self.body.setdefault(key, [])
         if over := beyond(smallest.cost, limits):
             if not plain:
-                raise SearchError(_unreachable(smallest, limits))
+                raise SearchError(unreachable(smallest, limits))
             self.say(f"no network meets the budget: the smallest has {max(over.values()):.2f} times a limit")
         else:
             nearest = self._searched(space, limits, reference, words)
             if nearest is not None and not plain:
-                raise SearchError(_unreachable(nearest, limits))
+                raise SearchError(unreachable(nearest, limits))
         top = self._best(self.body["finalists"], plain, limits)
         self._compare(top)
-        self.body["verdict"] = _verdict(top, self.body, limits, self.data.goal.figure)
+        self.body["verdict"] = verdict(top, self.body, limits, self.data.goal.figure)
         self._save()
 
     def _searched(
@@ -208,8 +209,8 @@ class _Search:
         within = [*plain, *(row for row in finalists if not beyond(Cost(**row["cost"]), limits))]
         if not within:
             nearest = [Candidate(Choice.of_data(row), row["validation"], Cost(**row["cost"])) for row in finalists]
-            raise SearchError(_unreachable(ranked(nearest, limits)[0], limits))
-        top = max(within, key=_merit)
+            raise SearchError(unreachable(ranked(nearest, limits)[0], limits))
+        top = max(within, key=merit)
         loss, allowed = self.body["reference"]["validation"] - top["validation"], self.file.words.budget.accuracy_loss
         if loss > allowed:
             figure = self.data.goal.figure
@@ -313,7 +314,7 @@ class _Search:
         """The reference, what was found, and the best of the other kind on the test part, timed in turns where they run
         here."""
         others = self.body["finalists" if top in self.body.get("plain", []) else "plain"] if self._both() else []
-        pair = (self.body["reference"], top, *sorted(others, key=_merit)[-1:])
+        pair = (self.body["reference"], top, *sorted(others, key=merit)[-1:])
         for row in pair:
             for key, kind in (("test", "mslite"), ("test_floats", "float.mslite")):
                 made = (self.folder / f"{row['files']}.{kind}").read_bytes()
@@ -408,41 +409,3 @@ def _serialized(model: ir.Model) -> bytes:
 
 def _candidate(row: Mapping[str, Any]) -> Candidate:
     return Candidate(Choice.of_data(row), float(row["accuracy"]), Cost(**row["cost"]))
-
-
-def _merit(row: Mapping[str, Any]) -> tuple[float, float]:
-    """By what the result is chosen."""
-    return row["validation"], -row["cost"]["seconds"]
-
-
-def _verdict(top: Mapping[str, Any], body: Mapping[str, Any], limits: Mapping[str, float], figure: str) -> str:
-    """Which of networks and plain models was better, and by what."""
-    plain = body.get("plain", [])
-    if not plain:
-        return ""
-
-    def said(row: Mapping[str, Any]) -> str:
-        over = ", beyond the budget" if beyond(Cost(**row["cost"]), limits) else ""
-        test = f" ({told(figure, row['test'])} on the test part)" if "test" in row else ""
-        return f"{row['text']}: {told(figure, row['validation'])}{test}, {row['cost']['seconds'] * 1e6:.3g} µs{over}"
-
-    won = any(row["files"] == top["files"] for row in plain)
-    other = max(body["finalists"] if won else plain, key=_merit, default=None)
-    first, second = ("a plain model", "the best network") if won else ("a network", "the best plain model")
-    rest = f"{second}, {said(other)}" if other is not None else "no network meets the budget"
-    return f"{first} wins by the validation part: {said(top)}; {rest}"
-
-
-def _unreachable(nearest: Candidate, limits: Mapping[str, float]) -> str:
-    """What binds, and how near the nearest network comes."""
-    over = beyond(nearest.cost, limits)
-    shown = {"seconds": lambda v: f"{v * 1e6:.1f} µs of latency", "file_bytes": lambda v: f"{v:.0f} bytes of file",
-             "arena_bytes": lambda v: f"{v:.0f} bytes of arena"}  # fmt: skip
-    parts = [
-        f"{shown[name](getattr(nearest.cost, name))}, {over[name]:.2f} times the budget of {shown[name](limits[name])}"
-        for name in LIMITS if name in over
-    ]  # fmt: skip
-    return (
-        f"budget: no network of this space meets it; the nearest, {nearest.choice.text}, has {' and '.join(parts)}: "
-        "raise that limit"
-    )

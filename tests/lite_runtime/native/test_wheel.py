@@ -165,11 +165,12 @@ def test_the_wheel_is_small_and_holds_a_licence(built: Path, device: Path) -> No
     processor 0.02 MB, buffers that live from record to record and targets with small memory 0.01 MB, other systems'
     libraries and what these systems are asked 0.02 MB. Language models are 0.85 MB: tokenizers with their tables of
     Unicode, generation, adapters, learning, embeddings, five families of kernels. Updates, which are documents of a hub
-    and deltas, are 0.15 MB; explanations 0.17 MB, choosing examples for labels 0.08 MB."""
+    and deltas, are 0.15 MB; explanations 0.18 MB, choosing examples for labels 0.08 MB, texts of
+    encoder-decoders 0.01 MB."""
     (site,) = (device.parents[1] / "lib").glob("python*/site-packages")
     installed = [path for path in (site / "lite_runtime").rglob("*") if path.is_file()]
     assert any(path.suffix == ".pyc" for path in installed)
-    assert sum(path.stat().st_size for path in installed) < 4_600_000
+    assert sum(path.stat().st_size for path in installed) < 4_620_000
     names = zipfile.ZipFile(built).namelist()
     assert "lite_runtime/LICENSE" in names and not any("kernels/gemm" in name for name in names)
     assert not any(name.startswith("lite_runtime/reference/") for name in names)
