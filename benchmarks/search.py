@@ -41,8 +41,9 @@ WARM, CHOICES = 60, 40
 _HAR = """[task]
 kind = "series"
 data = "{folder}/har.npz"
-test = "test"
 group = "subject"
+test_share = 0.3
+validation_share = 0.3
 """
 _SHORT = """[search]
 steps = 240
@@ -79,8 +80,11 @@ network = "ds_cnn"
     "har": _HAR
     + """[reference]
 network = "resnet8"
-"""
-    + _SHORT,
+[search]
+finalists = 4
+[train]
+epochs = 12
+""",
     "har-window": _HAR
     + """[reference]
 network = "window_cnn"
