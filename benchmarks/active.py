@@ -21,12 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-import optax
 
 import lite_runtime
 import msedge
 from benchmarks.accuracy.examples import motion, spoken_digits
-from cloud.zoo import window_cnn
+from benchmarks.window_networks import trained
 from converter.ir.dropout import dropout_inputs
 from lite_runtime._files import write_atomically
 from lite_runtime.active import choose
@@ -35,7 +34,7 @@ from lite_runtime.active.predicting import look
 from lite_runtime.graph import Array
 
 SHARES = (0.04, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.35, 0.4)
-SEEDS, STEPS, BATCH, RATE, DROPOUT = 5, 1200, 64, 2e-3, 0.3
+SEEDS, DROPOUT = 5, 0.3
 
 
 class Task(NamedTuple):
@@ -61,18 +60,11 @@ def _digits(data: Path) -> Task:
 TASKS: Mapping[str, Callable[[Path], Task]] = {"har": _har, "digits": _digits}
 
 
-def trained(task: Task, rows: Array, seed: int) -> ir.Model:
-    """The network, trained with the labels of `rows`; its second output is what the last layer reads."""
-    classes = int(task.y.max()) + 1
-    network = window_cnn(task.x.shape[1:], classes, seed, kernel=task.kernel, dropout=DROPOUT)
-    trainer = msedge.Trainer(network, seed=seed, optimizer=optax.adam(optax.cosine_decay_schedule(RATE, STEPS)))
-    trainer.fit((task.x[rows], task.y[rows]), max(1, round(STEPS * BATCH / len(rows))), BATCH)
-    model = trainer.export()
-    head = next(node for node in model.graph if node.name == "head")
-    dropped = next(node for node in model.graph if node.op_type == "Dropout")
-    assert head.inputs[0] is dropped.outputs[0] and dropped.inputs[0] is not None
-    model.graph.outputs.append(dropped.inputs[0])
-    return model
+def network(task: Task, rows: Array, seed: int) -> ir.Model:
+    """The network, trained with the labels of `rows`."""
+    return trained(
+        task.x[rows], task.y[rows], int(task.y.max()) + 1, seed, kernel=task.kernel, dropout=DROPOUT
+    )  # fmt: skip
 
 
 def study(task: Task, strategy: str, seed: int, folder: Path) -> list[float]:
@@ -81,7 +73,7 @@ def study(task: Task, strategy: str, seed: int, folder: Path) -> list[float]:
     rows, found = np.sort(rng.permutation(len(task.x))[: round(SHARES[0] * len(task.x))]), list[float]()
     for place, _ in enumerate(SHARES):
         path = folder / f"{strategy}-{seed}.mslite"
-        msedge.convert(dropout_inputs(trained(task, rows, seed)), output=path)
+        msedge.convert(dropout_inputs(network(task, rows, seed)), output=path)
         model = lite_runtime.load(path)
         features = model.outputs()[1].name
         seen, guesses = look(model, {"x": task.test_x}, "random", features=features)
@@ -100,7 +92,7 @@ def study(task: Task, strategy: str, seed: int, folder: Path) -> list[float]:
 def whole(task: Task, seed: int, folder: Path) -> float:
     """The test's accuracy with all labels."""
     path = folder / f"all-{seed}.mslite"
-    msedge.convert(dropout_inputs(trained(task, np.arange(len(task.x)), seed)), output=path)
+    msedge.convert(dropout_inputs(network(task, np.arange(len(task.x)), seed)), output=path)
     model = lite_runtime.load(path)
     _, guesses = look(model, {"x": task.test_x}, "random", features=model.outputs()[1].name)
     return float((guesses == task.test_y).mean())

@@ -23,11 +23,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-import optax
 
 import lite_runtime
 import msedge
 from benchmarks.accuracy.examples import spoken_digits, untangled
+from benchmarks.window_networks import trained
 from cloud.audit import (
     fit_calibration,
     fit_mahalanobis,
@@ -36,12 +36,11 @@ from cloud.audit import (
     separation,
     worst_decile,
 )
-from cloud.zoo import window_cnn
 from lite_runtime._files import write_atomically
 from lite_runtime.calibration import with_calibration
 from lite_runtime.graph import Array
 
-DIVISIONS, TURNS, STEPS, BATCH, RATE = 6, 4, 1200, 64, 2e-3
+DIVISIONS, TURNS = 6, 4
 FALSE_ALARMS = 0.05
 
 
@@ -79,16 +78,9 @@ def speech(data: Path, seed: int) -> Task:
 
 
 def network(task: Task, people: Array, seed: int) -> ir.Model:
-    """A network trained by these people, with the outputs `logits` and the last layer's input."""
+    """A network trained by these people."""
     own = np.flatnonzero(np.isin(task.who, people) & (task.y < task.classes))
-    start = window_cnn(task.x.shape[1:], task.classes, seed, kernel=task.kernel)
-    trainer = msedge.Trainer(start, seed=seed, optimizer=optax.adam(optax.cosine_decay_schedule(RATE, STEPS)))
-    trainer.fit((task.x[own], task.y[own].astype(np.int32)), max(1, round(STEPS * BATCH / len(own))), BATCH)
-    model = trainer.export()
-    read = next(node for node in model.graph if node.name == "head").inputs[0]
-    assert read is not None
-    model.graph.outputs.append(read)
-    return model
+    return trained(task.x[own], task.y[own].astype(np.int32), task.classes, seed, kernel=task.kernel)
 
 
 def in_turns(task: Task, seed: int, folder: Path) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from cloud.data.reading.sources import npz_arrays
 from cloud.errors import DataError, SearchError
 from cloud.search.goal import CLASSES, Columns, Goal, Part, Values
 from cloud.search.task import File, TaskTable
-from cloud.search.windows import forecasts
+from cloud.search.windows import check_offsets, forecasts
 from cloud.track.digests import digest_of_arrays
 from lite_runtime.graph import Array
 
@@ -214,10 +214,9 @@ def drawn(groups: Array | None, count: int, share: float, seed: int) -> Array:
 
 def _cepstra(samples: Array, offsets: Array) -> Array:
     """[recordings, 1, frames, coefficients]: the cosine transform of logarithms of mel bands, of int16 samples."""
-    if samples.ndim != 1 or offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 2:
-        raise SearchError("task.offsets: expected samples (n,) and whole numbers (recordings + 1,)")
-    if int(offsets.min()) < 0 or int(offsets.max()) > len(samples) or (np.diff(offsets.astype(np.int64)) < 1).any():
-        raise SearchError(f"task.offsets: expected rising places in {len(samples)} samples")
+    if samples.ndim != 1:
+        raise SearchError(f"task.x: expected samples (n,) beside offsets, got {samples.dtype}{list(samples.shape)}")
+    check_offsets(offsets, len(samples))
     top = 2595 * np.log10(1 + 4000 / 700)
     edges = 700 * (10 ** (np.linspace(0, top, _BANDS + 2) / 2595) - 1)
     at = np.fft.rfftfreq(_FRAME, 1 / 8000)[:, None]

@@ -23,7 +23,7 @@ from cloud.search.goal import Classes, Values
 from cloud.zoo.build import BATCH, Builder, dims
 from converter.frontends.trees import forest
 from federated.trees.ensemble import Tree, reach, to_arrays
-from federated.trees.grow import Growth, grow
+from federated.trees.grow import Growth, grow, histograms
 from federated.trees.objectives import OBJECTIVES
 from lite_runtime.graph import Array
 from lite_runtime.ops.trees import MODES
@@ -98,19 +98,9 @@ class _Booster:
 
     def _histograms(self, slopes: Array, curves: Array, growing: list[Tree], nodes: list[tuple[int, int]]) -> Array:
         """Sums of gradients and second derivatives [nodes, columns, bins + 1, 2] at leaves (tree, leaf)."""
-        leaves, width = reach(to_arrays(growing), self.x), self.place.shape[1]
-        size, made = width * (_BINS + 1), np.zeros((len(nodes), width, _BINS + 1, 2))
-        for target, tree in enumerate(growing):
-            slot = np.full(len(tree.feature), -1)
-            mine = [place for place, (of, _) in enumerate(nodes) if of == target]
-            slot[[nodes[place][1] for place in mine]] = np.arange(len(mine))
-            at = slot[leaves[:, target]]
-            rows = np.flatnonzero(at >= 0)
-            flat = (at[rows, None] * size + self.place[rows]).reshape(-1)
-            for which, values in enumerate((slopes, curves)):
-                sums = np.bincount(flat, np.repeat(values[rows, target], width), len(mine) * size)
-                made[mine, :, :, which] = sums.reshape(len(mine), width, _BINS + 1)
-        return made
+        arrays = to_arrays(growing)
+        leaves = reach(arrays, self.x)
+        return np.asarray(histograms(self.place, _BINS + 1, leaves, nodes, arrays["target"], slopes, curves))
 
     def _answers(self, scores: Array) -> Array:
         """The form of the network's output."""

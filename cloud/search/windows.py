@@ -12,7 +12,7 @@ from cloud.search.goal import Forecast, Part
 from cloud.search.task import TaskTable
 from lite_runtime.graph import Array
 
-__all__ = ["forecasts"]
+__all__ = ["check_offsets", "forecasts"]
 
 PARTS = ("training", "validation", "test")
 
@@ -42,6 +42,15 @@ def forecasts(
     return made, min(goals, key=lambda goal: goal.scale(made[PARTS[0]]) if len(made[PARTS[0]][1]) else 0.0)
 
 
+def check_offsets(offsets: Array, steps: int) -> None:
+    """Raise SearchError unless recordings lie between them, one after the other, within so many steps."""
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 2:
+        raise SearchError(f"task.offsets: expected whole numbers (recordings + 1,), got {offsets.dtype}"
+                          f"{list(offsets.shape)}")  # fmt: skip
+    if int(offsets.min()) < 0 or int(offsets.max()) > steps or (np.diff(offsets.astype(np.int64)) < 1).any():
+        raise SearchError(f"task.offsets: expected rising places in {steps} steps")
+
+
 def _cut(series: Array, said: TaskTable, starts: Array, part: str) -> Part:
     if part == PARTS[0] and said.most and len(starts) > said.most:
         starts = starts[np.linspace(0, len(starts) - 1, said.most).astype(np.intp)]
@@ -54,11 +63,7 @@ def _stretches(
     said: TaskTable, steps: int, offsets: Array, names: Sequence[str] | None
 ) -> Iterator[tuple[str, int, int]]:
     """The part, the first step and the end of what windows are cut from."""
-    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 2:
-        raise SearchError(f"task.offsets: expected whole numbers (recordings + 1,), got {offsets.dtype}"
-                          f"{list(offsets.shape)}")  # fmt: skip
-    if int(offsets.min()) < 0 or int(offsets.max()) > steps or (np.diff(offsets.astype(np.int64)) < 1).any():
-        raise SearchError(f"task.offsets: expected rising places in {steps} steps")
+    check_offsets(offsets, steps)
     test = round((1 - said.test_share) * steps)
     borders = (0, round((1 - said.validation_share) * test), test, steps)
     for number, (begin, end) in enumerate(pairwise(offsets.tolist())):

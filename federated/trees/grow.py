@@ -6,7 +6,7 @@ Chen & Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD 2016: equations
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from federated.tree import Array
 from federated.trees.ensemble import Tree
 
-__all__ = ["Growth", "Split", "best_split", "grow"]
+__all__ = ["Growth", "Split", "best_split", "grow", "histograms"]
 
 LEAST_GAIN = 1e-6
 """Smaller gains are rounding, as in XGBoost."""
@@ -70,6 +70,26 @@ def best_split(sums: Array, growth: Growth) -> Split | None:
     sides = (tuple(float(one) for one in side[column, edge, direction]) for side in (left, right))
     lower, upper = sides
     return Split(gain, column, edge, bool(direction), (lower[0], lower[1]), (upper[0], upper[1]))
+
+
+def histograms(
+    place: Array, size: int, leaves: Array, nodes: Sequence[tuple[int, int]], targets: Array, slopes: Array,
+    curves: Array,
+) -> Array:  # fmt: skip
+    """Sums of gradients and second derivatives at `nodes`, pairs of a growing tree and its leaf: [nodes, columns, size,
+    2], where size is the bins of a column.
+
+    place: (n, columns), each value's place among the bins of all columns; leaves: (n, trees), where each tree has the
+    row; targets: (trees,); slopes, curves: (n, targets).
+    """
+    columns = place.shape[1]
+    made = np.zeros((len(nodes), columns * size, 2))
+    for at, (tree, node) in enumerate(nodes):
+        rows, target = np.flatnonzero(leaves[:, tree] == node), targets[tree]
+        for which, values in enumerate((slopes, curves)):
+            weights = np.repeat(values[rows, target], columns)
+            made[at, :, which] = np.bincount(place[rows].reshape(-1), weights, made.shape[1])
+    return made.reshape(len(nodes), columns, size, 2)
 
 
 def grow(

@@ -18,6 +18,7 @@ from federated.learner import Batch
 from federated.tables import Number
 from federated.tree import Array
 from federated.trees.ensemble import from_arrays, reach, scores
+from federated.trees.grow import histograms
 from federated.trees.objectives import OBJECTIVES
 
 __all__ = ["Gradients", "Grids", "Rows", "Spans", "span_edges"]
@@ -202,15 +203,11 @@ class Gradients(Rows, frozen=True):
         leaves = reach(growing, x)
         bins = np.stack([np.searchsorted(edges[one], x[:, one], "right") for one in columns], axis=1)
         bins[np.isnan(x[:, columns])] = self.bins
-        made = np.zeros((len(self.nodes), self.columns * (self.bins + 1), 2))
-        place = bins + np.arange(self.columns) * (self.bins + 1)
-        for at, (tree, node) in enumerate(self.nodes):
+        for tree, _ in self.nodes:
             if not 0 <= tree < len(growing["target"]):
                 raise FederatedError(f"trees: expected a node of {len(growing['target'])} trees, got of tree {tree}")
-            rows, target = np.flatnonzero(leaves[:, tree] == node), growing["target"][tree]
-            for which, values in enumerate((slopes, curves)):
-                weights = np.repeat(values[rows, target], self.columns)
-                made[at, :, which] = np.bincount(place[rows].reshape(-1), weights, made.shape[1])
+        place = bins + np.arange(self.columns) * (self.bins + 1)
+        made = histograms(place, self.bins + 1, leaves, self.nodes, growing["target"], slopes, curves)
         return made.reshape(-1) * 2.0**-self.bits
 
     def _derivatives(self, x: Array, labels: Array, arrays: Mapping[str, Array]) -> tuple[Array, Array]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lite_runtime.calibration.scores import log_softmax
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array
 
@@ -57,7 +58,7 @@ def _written(
         target = np.full((count, beams, length), 0, np.int32)
         target[..., 0], target[..., 1 : place + 1] = start, made[..., :place]
         logits = model(sources, target.reshape(-1, length))[:, place]
-        chance = _log_softmax(np.asarray(logits, np.float64)).reshape(count, beams, -1)
+        chance = log_softmax(logits).reshape(count, beams, -1)
         if end >= 0:
             chance[..., 0] = -np.inf
         chance[ended] = -np.inf  # an ended text goes on with padding alone, at no cost
@@ -75,9 +76,3 @@ def _written(
             break
     final = scores / ((5 + sizes) / 6) ** alpha
     return np.asarray(made[np.arange(count), final.argmax(1)], np.int32)
-
-
-def _log_softmax(logits: Array) -> Array:
-    """Of rows [n, vocabulary]."""
-    away = logits - logits.max(1, keepdims=True)
-    return np.asarray(away - np.log(np.exp(away).sum(1, keepdims=True)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cloud.audit.attacks.balls import along
 from cloud.audit.attacks.results import Array, Attacked, Found, Norm, Task, distances
 from cloud.audit.victim import Victim
 from cloud.errors import AuditError
@@ -91,7 +92,7 @@ class _Hop:
             size = self._step(at, found, normal, far / np.sqrt(i))
             moved = self._onto_boundary(at, self._moved(found, normal, size))
             nearer = distances(self.x[at], moved, self.task.norm) < far
-            found = np.where(_along(nearer, found), moved, found)
+            found = np.where(along(nearer, found), moved, found)
         best[at] = found
         return best
 
@@ -122,7 +123,7 @@ class _Hop:
 
     def _between(self, x: Array, outer: Array, share: Array) -> Array:
         """L2: the point at `share` of the way from x to outer. Linf: outer, no further than `share` from x."""
-        by = _along(share, x).astype(np.float32)
+        by = along(share, x).astype(np.float32)
         return np.clip(outer, x - by, x + by) if self.linf else (1 - by) * x + by * outer
 
     def _onto_boundary(self, at: Array, outer: Array) -> Array:
@@ -137,7 +138,7 @@ class _Hop:
             tried = self._between(x, outer, middle)
             won = self._wanted(at, tried)
             high, low = np.where(won, middle, high), np.where(won, low, middle)
-            best = np.where(_along(won, x), tried, best)
+            best = np.where(along(won, x), tried, best)
         return best
 
     def _radius(self, i: int, found: Array, at: Array) -> Array:
@@ -166,10 +167,10 @@ class _Hop:
         if self.linf:
             return np.asarray(np.sign(normal))
         lengths = np.sqrt((normal.reshape(len(at), -1) ** 2).sum(1))
-        return np.asarray(normal / _along(np.maximum(lengths, 1e-12), normal))
+        return np.asarray(normal / along(np.maximum(lengths, 1e-12), normal))
 
     def _moved(self, found: Array, normal: Array, size: Array) -> Array:
-        moved = found + _along(size, found) * normal
+        moved = found + along(size, found) * normal
         return np.asarray(np.clip(moved, self.task.low, self.task.high), np.float32)
 
     def _step(self, at: Array, found: Array, normal: Array, size: Array) -> Array:
@@ -183,7 +184,3 @@ class _Hop:
             size[open_] /= 2
         size[open_] = 0
         return size
-
-
-def _along(values: Array, like: Array) -> Array:
-    return values.reshape(-1, *[1] * (like.ndim - 1))

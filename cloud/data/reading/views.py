@@ -174,15 +174,29 @@ class Repeated(View):
 
 
 @dataclass
-class Mapped(View):
-    """Another view's elements after steps; `path` is the epoch's."""
+class Changed(View):
+    """Another view's elements, each changed: numbers and keys are that one's."""
 
     of: View
-    steps: tuple[ir.Step, ...]
-    path: Key
 
     def __len__(self) -> int:
         return len(self.of)
+
+    def key(self, number: int) -> Key:
+        """See `View`."""
+        return self.of.key(number)
+
+    def fold(self, ids: Ids, states: States) -> States:
+        """See `View`."""
+        return self.of.fold(ids, states)
+
+
+@dataclass
+class Mapped(Changed):
+    """Another view's elements after steps; `path` is the epoch's."""
+
+    steps: tuple[ir.Step, ...]
+    path: Key
 
     def get(self, number: int) -> Any:
         """See `View`."""
@@ -219,25 +233,13 @@ class Mapped(View):
             return super().take(ids)
         return apply_rows(self.steps, self.of.take(ids), self.path, self.of.streams(ids))
 
-    def key(self, number: int) -> Key:
-        """See `View`."""
-        return self.of.key(number)
-
-    def fold(self, ids: Ids, states: States) -> States:
-        """See `View`."""
-        return self.of.fold(ids, states)
-
 
 @dataclass
-class Blended(View):
+class Blended(Changed):
     """Another view's elements, each with another one of them; `path` is the epoch's."""
 
-    of: View
     node: ir.Blend
     path: Key
-
-    def __len__(self) -> int:
-        return len(self.of)
 
     def get(self, number: int) -> Any:
         """See `View`."""
@@ -255,14 +257,6 @@ class Blended(View):
 
     def _others(self, draws: Draws) -> Any:
         return self.of.take(draws.integers(len(self.of)))
-
-    def key(self, number: int) -> Key:
-        """See `View`."""
-        return self.of.key(number)
-
-    def fold(self, ids: Ids, states: States) -> States:
-        """See `View`."""
-        return self.of.fold(ids, states)
 
 
 @dataclass
