@@ -16,8 +16,10 @@ from converter import convert, to_ir
 from converter.cutting import cut
 from converter.errors import ConvertError, TrainingError
 from converter.ir import build
+from converter.ir.build import Edit
 from converter.ir.grad import differentiate
 from converter.ir.grad.tape import Tape
+from converter.passes.channels_last import to_first, to_last
 from converter.training.ends import add_input, add_output
 
 __all__ = ["Kernels", "kernels_of"]
@@ -44,6 +46,7 @@ class Kernels:
         add_output(tape, slope, _SLOPE)
         self._input, self._output = str(graph.inputs[0].name), str(scores.name)
         first, rest = cut(model, [self._input])
+        _hand_over_channels_last(first, rest)
         split_phases(rest)
         self._forward, self._backward = (lite_runtime.load(convert(part).bundle) for part in (first, rest))
 
@@ -59,6 +62,24 @@ class Kernels:
             return np.asarray(self._backward.run({**kept, _WEIGHTS: weights.astype(np.float32)})[_SLOPE])
 
         return kept[self._output], pull
+
+
+def _hand_over_channels_last(first: ir.Model, rest: ir.Model) -> None:
+    """Images that `rest` reads of `first` have their channels last, as in the kernels: neither program transposes them.
+    In place."""
+    tape, edit = Tape(first.graph), Edit(rest.graph[0])
+    for at, value in enumerate(first.graph.outputs):
+        rank, name = build.rank(value) or 0, value.name
+        place = next(i for i, given in enumerate(rest.graph.inputs) if given.name == name)
+        if rank not in (3, 4, 5):
+            continue
+        last = tape.term(value).op("Transpose", perm=to_last(rank)).value
+        value.name, last.name = build.fresh(first.graph, f"{name}.first"), name
+        first.graph.outputs[at] = last
+        old, new = rest.graph.inputs[place], ir.Value(name=name, type=last.type, shape=last.shape)
+        old.name = build.fresh(rest.graph, f"{name}.old")
+        rest.graph.inputs[place] = new
+        ir.convenience.replace_all_uses_with(old, edit.op("Transpose", [new], {"perm": to_first(rank)}, like=old))
 
 
 def _before_softmax(value: ir.Value) -> ir.Value:

@@ -44,14 +44,19 @@ Forward: TypeAlias = Callable[[Any], Any]
 
 BLACK_BOX_ATTACKS = ("square", "hop_skip_jump")
 """Attacks that use predictions alone."""
-MOST_ROWS = 1024
-"""The most rows of one call of the model by `logits`."""
+MOST_ROWS = 256
+"""The most rows of one call of the model by `logits`: few enough for a processor's cache."""
+_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear", "ConvInteger", "MatMulInteger")
+"""How the names of operators begin that round activations to integers."""
 _TOLERANCE = 1e-3
 """The greatest difference between a bundle's scores and those of its JAX function, relative to the largest score."""
 
 
 class Victim(ABC):
-    """A classifier of float32 inputs. `queries`: rows that it was asked for so far, those with a gradient included."""
+    """A classifier of float32 inputs. `queries`: rows that it was asked for so far, those with a gradient included.
+    `rounds`: whether it rounds activations to integers, so that small changes of the input change no score."""
+
+    rounds: bool = False
 
     def __init__(self, name: str, shape: tuple[int, ...], classes: int) -> None:
         if classes < 2:
@@ -192,17 +197,19 @@ class BlackBox(Victim):
     """A bundle on the device runtime. Where its input or output holds integers, inputs and scores are the real numbers
     that these mean, and inputs are rounded to them; `stored` says how, and is None for a float32 input.
 
-    scales: how integers mean real numbers, as in a bundle's metadata.
+    scales: how integers mean real numbers, as in a bundle's metadata. rounds: see `Victim`.
     """
 
-    def __init__(self, name: str, model: lite_runtime.Model, scales: Scales = MappingProxyType({})) -> None:
+    def __init__(
+        self, name: str, model: lite_runtime.Model, scales: Scales = MappingProxyType({}), *, rounds: bool = False
+    ) -> None:
         found = model.inputs()
         outputs = model.outputs()
         if len(found) != 1 or found[0].shape is None or not found[0].shape:
             raise AuditError(f"{name}: expected a model with one input of known rank, got {_listed(found)}")
         self.stored = _stored(name, found[0], scales)
         self._scores_stored = _stored(name, outputs[0], scales)
-        self._model, self._input, self._output = model, found[0].name, outputs[0].name
+        self._model, self._input, self._output, self.rounds = model, found[0].name, outputs[0].name, rounds
         first, *rest = found[0].shape
         self._fixed = first if isinstance(first, int) else 0
         shape = _known_sizes(name, rest)
@@ -321,7 +328,9 @@ def open_bundle(source: str | os.PathLike[str] | bytes, name: str = "") -> Black
     model = lite_runtime.load(source)
     if "predict" not in model.signatures:
         raise AuditError(f"{name}: expected a signature 'predict', got {', '.join(model.signatures)}")
-    return BlackBox(name, model, scales_of(bundle.read(source), "predict"))
+    read = bundle.read(source)
+    rounds = any(node.op.startswith(_ROUNDING) for node in read.signatures["predict"].walk())
+    return BlackBox(name, model, scales_of(read, "predict"), rounds=rounds)
 
 
 def _white(name: str, function: EngineFunction, kernels: Callable[[], Kernels | None] = lambda: None) -> WhiteBox:

@@ -34,11 +34,11 @@ def uphill(slope: Array, norm: str) -> Array:
 
 def project(x: Array, moved: Array, epsilon: float, norm: str, low: float, high: float) -> Array:
     """`moved` within epsilon of `x` and within the range."""
+    delta, radius = moved - x, np.float32(epsilon)
     if norm == "Linf":
-        radius = np.float32(epsilon)
-        return np.asarray(np.clip(np.clip(moved, x - radius, x + radius), np.float32(low), np.float32(high)))
-    delta = moved - x
-    delta *= np.minimum(np.float32(1), np.float32(epsilon) / length(delta))
+        np.clip(delta, -radius, radius, out=delta)
+    else:
+        delta *= np.minimum(np.float32(1), radius / length(delta))
     delta += x
     return np.clip(delta, np.float32(low), np.float32(high), out=delta)
 

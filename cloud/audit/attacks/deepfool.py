@@ -38,8 +38,10 @@ def deepfool(
         )
     most = min(classes, victim.classes - 1)
 
-    def step_of(_: int, s: State) -> None:
+    def step_of(i: int, s: State) -> None:
         scores, pull = white.linearised(s["found"])
+        if i == 0:
+            s["directions"] = _directions(scores, s["labels"], most)[0].swapaxes(0, 1)
         s["done"] = s["done"] | (scores.argmax(1) != s["labels"])
         s["cost"] += ~s["done"]
         if s["done"].all():
@@ -53,10 +55,15 @@ def deepfool(
         s["found"] = np.where(open_, moved, s["found"])
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
-        labels = task.labels[rows]
-        state = {"x": x, "found": x, "labels": labels, "total": np.zeros_like(x), "done": np.zeros(len(x), np.bool_),
-                 "cost": np.ones(len(x), np.int64),
-                 "directions": _directions(victim.logits(x), labels, most)[0].swapaxes(0, 1)}  # fmt: skip
+        none = np.zeros(len(x), np.int64)
+        state = {
+            "x": x,
+            "found": x,
+            "labels": task.labels[rows],
+            "total": np.zeros_like(x),
+            "done": none > 0,
+            "cost": none,
+        }
         return walk(state, steps, step_of, victim.any_size)
 
     return task.search(attack, 1, batch)

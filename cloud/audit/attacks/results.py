@@ -12,12 +12,15 @@ import numpy.typing as npt
 from cloud.audit.victim import Victim
 from cloud.errors import AuditError
 
-__all__ = ["Array", "Attacked", "Found", "Norm", "Task", "distances", "fitting", "in_batches", "inside"]
+__all__ = ["Array", "Attacked", "Found", "Norm", "Task", "distances", "fitting", "in_batches", "inside",
+           "within"]  # fmt: skip
 
 Array: TypeAlias = npt.NDArray[Any]
 Norm: TypeAlias = Literal["Linf", "L2"]
 Found: TypeAlias = tuple[Array, Array]
 """Inputs (rows, ...) that an attack found, and the rows of the model that each cost (rows,) int64."""
+_BLOCK = 1 << 14
+"""Values that fit a processor's cache, with what is computed of them."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +130,25 @@ def distances(x: Array, other: Array, norm: Norm) -> Array:
     return np.asarray(np.abs(difference).max(1) if norm == "Linf" else np.sqrt((difference**2).sum(1)))
 
 
-def _last(x: Array, epsilon: float, way: int) -> Array:
-    """The last float32 at most epsilon below (1) or above (-1) each value."""
-    exact = x.astype(np.float64)
-    edge = (exact - way * epsilon).astype(np.float32)
+def within(x: Array, found: Array, epsilon: float) -> Array:
+    """`found`, where it is within epsilon of `x`; elsewhere the last float32 that is, or `x`."""
+    flat, result = x.reshape(-1), found.flatten()
+    for start in range(0, result.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        result[part] = _within_block(flat[part], result[part], epsilon)
+    return result.reshape(found.shape)
+
+
+def _within_block(x: Array, found: Array, epsilon: float) -> Array:
+    exact, way = x.astype(np.float64), found - x
+    outside = np.abs(found - exact) > epsilon
+    if not outside.any():
+        return found
+    edge = (exact + np.copysign(epsilon, way)).astype(np.float32)
+    bits, inward = edge.view(np.int32), -np.sign(edge * way).astype(np.int32)  # bits plus or minus 1: a neighbour
     for _ in range(3):  # float32's rounding, and then float64's
-        outside = way * (exact - edge) > epsilon
-        if not outside.any():
-            break
-        edge[outside] = np.nextafter(edge[outside], x[outside])
-    return np.where(way * (exact - edge) > epsilon, x, edge)
+        bits += inward * (np.abs(edge - exact) > epsilon)
+    return np.where(outside, np.where(np.abs(edge - exact) > epsilon, x, edge), found)
 
 
 def inside(x: Array, found: Array, task: Task) -> Array:
@@ -145,7 +157,7 @@ def inside(x: Array, found: Array, task: Task) -> Array:
     if not np.isfinite(task.epsilon):
         return found
     if task.norm == "Linf":
-        return np.clip(found, _last(x, task.epsilon, 1), _last(x, task.epsilon, -1))
+        return within(x, found, task.epsilon)
     shrink = 1e-7
     for _ in range(20):
         far = distances(x, found, "L2")

@@ -7,8 +7,8 @@ where a patch is an interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,8 @@ __all__ = ["square"]
 
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Of 10,000 steps: where the patch's share of the input is halved (the paper's section 5.1)."""
+_SELDOM = (1000, 5000)
+"""The same for a model that rounds, whose scores small patches do not change."""
 
 
 def square(
@@ -39,7 +41,8 @@ def square(
     task = Task.of(victim, x, labels, targeted=targeted, clip=clip, norm=norm, epsilon=epsilon)
     if steps < 1 or not 0 <= share <= 1:
         raise AuditError(f"expected at least 1 step and a share from 0 to 1, got {steps} and {share}")
-    rates = _rates(steps, share or (0.05 if norm == "Linf" else 0.1))
+    halvings = _SELDOM if victim.rounds else _HALVINGS
+    rates = _rates(steps, share or (0.05 if norm == "Linf" else 0.1), halvings)
     losses = loss_of(loss, targeted, victim.classes)
 
     def judge(s: State, tried: Array) -> None:
@@ -67,11 +70,10 @@ def square(
     return task.search(attack, restarts, batch)
 
 
-def _rates(steps: int, first: float) -> Array:
+def _rates(steps: int, first: float, halvings: Sequence[int]) -> Array:
     """(steps,) float32: the share of the input that the patch of each step covers."""
     at = np.arange(steps) / steps * 10_000
-    halvings = (at[:, None] > np.array(_HALVINGS)).sum(1)
-    return np.asarray(first * 0.5**halvings, np.float32)
+    return np.asarray(first * 0.5 ** (at[:, None] > np.array(halvings)).sum(1), np.float32)
 
 
 def _image(x: Array) -> Array:
@@ -127,8 +129,10 @@ def _stripes(each: list[np.random.Generator], x: Array, ball: _Ball) -> Array:
 
 def _patch(drawn: _Drawn, x: Array, best: Array, rate: float, ball: _Ball) -> Array:
     """Linf's step: a square where each channel moves by epsilon up or down."""
-    inside = _window(drawn.unit[:, :2], x.shape[2:], *_sides(x, rate, 1, False))[0]
-    return np.where(inside, ball.clipped(x + ball.epsilon * drawn.signs), best)
+    sides = _sides(x, rate, 1, False)
+    at, moved = _place(drawn.unit[:, :2], x, sides), best.copy()
+    _windows(moved, sides)[at] = ball.clipped(_windows(x, sides)[at] + ball.epsilon * drawn.signs)
+    return moved
 
 
 def _sides(x: Array, rate: float, least: int, odd: bool) -> tuple[int, int]:
@@ -139,34 +143,35 @@ def _sides(x: Array, rate: float, least: int, odd: bool) -> tuple[int, int]:
     return min(side, height), min(side, width)
 
 
-def _window(unit: Array, sizes: tuple[int, ...], tall: int, wide: int) -> tuple[Array, Array, Array]:
-    """Which places a patch drawn anywhere covers (rows, 1, height, width), and its first row and column
-    (rows, 1, 1, 1)."""
-    spare = np.array([sizes[0] - tall + 1, sizes[1] - wide + 1])
-    top, left = np.minimum((unit * spare).astype(np.int64), spare - 1).T.reshape(2, -1, 1, 1, 1)
-    r, c = np.arange(sizes[0])[:, None], np.arange(sizes[1])
-    return (r >= top) & (r < top + tall) & (c >= left) & (c < left + wide), top, left
+def _place(unit: Array, x: Array, sides: tuple[int, int]) -> tuple[Any, ...]:
+    """Where in `_windows` are patches that are drawn anywhere; `unit` (rows, 2) in [0, 1)."""
+    spare = np.array(x.shape[2:]) - sides + 1
+    top, left = np.minimum((unit * spare).astype(np.int64), spare - 1).T
+    return np.arange(len(x)), slice(None), top, left
 
 
-def _bump(shape: tuple[int, ...], top: Array, left: Array, tall: int, wide: int) -> Array:
-    """A pyramid of rectangles around the patch's middle (the paper's eta): (rows, 1, height, width), 0 outside."""
-    height, width = shape
-    r, c = np.arange(height)[:, None] - top, np.arange(width) - left
+def _windows(x: Array, sides: tuple[int, int]) -> Array:
+    """All patches of images, as a view: at [row, :, top, left] (channels, *sides)."""
+    return np.lib.stride_tricks.sliding_window_view(x, sides, (2, 3), writeable=True)
+
+
+def _bump(tall: int, wide: int) -> Array:
+    """A pyramid of rectangles (the paper's eta)."""
+    r, c = np.arange(tall)[:, None], np.arange(wide)
     ring = np.maximum(np.abs(r - tall // 2), np.abs(c - wide // 2))
-    terms = np.float32(1) / np.arange(1, max(height, width) + 2, dtype=np.float32) ** 2
-    sums = np.concatenate([[0], np.cumsum(np.where(np.arange(terms.size) <= max(tall // 2, wide // 2), terms, 0))])
-    value = (sums[-1] - sums[np.minimum(ring, terms.size)]).astype(np.float32)
-    return np.where((r >= 0) & (r < tall) & (c >= 0) & (c < wide), value, np.float32(0))
+    rings = 1 + max(tall // 2, wide // 2)
+    sums = np.cumsum(1 / np.arange(rings, 0, -1) ** 2)  # from the outermost ring inwards
+    return np.asarray(sums[rings - 1 - ring], np.float32)
 
 
-def _two_bumps(above: Array, shape: tuple[int, ...], top: Array, left: Array, tall: int, wide: int) -> Array:
-    """Two halves of opposite sign, side by side or, where `above` (rows,), one above the other."""
+def _two_bumps(above: Array, tall: int, wide: int) -> Array:
+    """Two halves of opposite signs (rows, 1, tall, wide), side by side or, where `above` (rows,), upright."""
     half_w, half_h = wide // 2, tall // 2
-    beside = _bump(shape, top, left, tall, half_w) - _bump(shape, top, left + half_w, tall, wide - half_w)
-    if shape[0] == 1:
-        return beside
-    upright = _bump(shape, top, left, half_h, wide) - _bump(shape, top + half_h, left, tall - half_h, wide)
-    return np.asarray(np.where(above[:, None, None, None], upright, beside))
+    beside = np.concatenate([_bump(tall, half_w), -_bump(tall, wide - half_w)], 1)
+    if tall == 1:
+        return np.broadcast_to(beside, (len(above), 1, tall, wide))
+    upright = np.concatenate([_bump(half_h, wide), -_bump(tall - half_h, wide)])
+    return np.where(above[:, None, None, None], upright, beside)
 
 
 def _norm(x: Array) -> Array:
@@ -178,29 +183,32 @@ def _tiles(each: list[np.random.Generator], x: Array, ball: _Ball) -> Array:
     """L2's start: a grid of bumps with random signs, five a side."""
     height, width = x.shape[2:]
     tall, wide = max(1, height // 5), max(1, width // 5)
-    delta, at = np.zeros_like(x), np.zeros((len(x), 1, 1, 1), np.int64)
+    delta = np.zeros_like(x)
     for top, left in np.ndindex(-(-height // tall), -(-width // wide)):
         above, signs = np.array([one.random() for one in each]) < 0.5, _signs(each, (x.shape[1], 1, 1))
-        delta += signs * _two_bumps(above, (height, width), at + top * tall, at + left * wide, tall, wide)
+        tile = delta[:, :, top * tall :, left * wide :][:, :, :tall, :wide]
+        tile += (signs * _two_bumps(above, tall, wide))[:, :, : tile.shape[2], : tile.shape[3]]
     return ball.clipped(x + ball.epsilon * delta / length(delta))
 
 
 def _moved_mass(drawn: _Drawn, x: Array, best: Array, rate: float, ball: _Ball) -> Array:
     """L2's step: the change inside one patch is taken away and its length given to new bumps in another."""
-    sizes = x.shape[2:]
-    tall, wide = _sides(x, rate, 3, True)
+    sides = _sides(x, rate, 3, True)
     delta = best - x
-    first, top, left = _window(drawn.unit[:, :2], sizes, tall, wide)
-    second, _, _ = _window(drawn.unit[:, 2:], sizes, tall, wide)
-    spare = np.maximum(ball.epsilon**2 - (delta**2).sum((1, 2, 3)), 0) / x.shape[1]
-    budget = np.sqrt(along(spare, x) + _norm(delta * (first | second)) ** 2)
-    bumps = _two_bumps(drawn.halves, sizes, top, left, tall, wide)
-    bumps = bumps / np.maximum(_norm(bumps), 1e-10)
-    old = delta * first
-    fresh = drawn.signs * bumps + old / (1e-10 + _norm(old))
-    fresh = fresh / np.maximum(_norm(fresh), 1e-10) * budget
-    delta = np.where(first, fresh, np.where(second, 0, delta)).astype(np.float32)
-    return ball.clipped(x + ball.epsilon * delta / length(delta))
+    windows = _windows(delta, sides)
+    first, second = (_place(drawn.unit[:, at : at + 2], x, sides) for at in (0, 2))
+    spare = np.maximum(ball.epsilon**2 - np.einsum("rchw,rchw->r", delta, delta), 0) / x.shape[1]
+    old = windows[first]
+    windows[first] = 0
+    mass = _norm(old) ** 2 + _norm(windows[second]) ** 2  # of both, where they meet once
+    windows[second] = 0
+    bumps = _two_bumps(drawn.halves, *sides)
+    fresh = drawn.signs * bumps / np.maximum(_norm(bumps), 1e-10) + old / (1e-10 + _norm(old))
+    fresh = fresh / np.maximum(_norm(fresh), 1e-10) * np.sqrt(along(spare, x) + mass)
+    windows[first] = fresh
+    delta *= ball.epsilon / length(delta)
+    delta += x
+    return ball.clipped(delta)
 
 
 _STARTS: dict[str, Callable[..., Array]] = {"Linf": _stripes, "L2": _tiles}

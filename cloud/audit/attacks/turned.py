@@ -26,6 +26,7 @@ class ChannelsFirst(Victim):
         else:
             self._axes, shape = order, (1, *sizes) if kind == "spectrogram" else (sizes[0], 1, sizes[1])
         super().__init__(model.name, tuple(shape), model.classes)
+        self.rounds = model.rounds
 
     def arranged(self, x: Array) -> Array:
         """(rows, *model.shape) to (rows, *shape)."""

@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloud.audit.attacks import Attacked, auto_pgd, fgsm, pgd, square
+from cloud.audit.attacks.results import within
 from cloud.audit.victim import WhiteBox
 from cloud.errors import AuditError
 
@@ -42,6 +45,22 @@ def test_bounds_hold_exactly_and_success_is_the_models(victim: WhiteBox, rows: R
     assert (distances(x, found.inputs, norm) <= EPSILON[norm]).all()
     assert (victim.logits(x).argmax(1) == labels).mean() > 0.9
     assert found.rate > 0.2  # the network alone errs on less than a tenth
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(1e-9, 4), st.sampled_from([1e-8, 0.01, 1.0, 1000.0]))
+def test_no_value_leaves_the_ball_by_its_last_bit(seed: int, epsilon: float, scale: float) -> None:
+    random = np.random.default_rng(seed)
+    x = (random.standard_normal((2, 9000)) * scale).astype(np.float32)
+    edge = x + np.float32(epsilon) * random.choice(np.float32([-1, 1]), x.shape)
+    moved = np.where(random.random(x.shape) < 0.5, edge, x + random.uniform(-1.5, 1.5, x.shape) * epsilon)
+    moved = moved.astype(np.float32)
+    found = within(x, moved, epsilon)
+    far = np.abs(found.astype(np.float64) - x)
+    was = np.abs(moved.astype(np.float64) - x)
+    assert (far <= epsilon).all()
+    np.testing.assert_array_equal(found[was <= epsilon], moved[was <= epsilon])
+    beyond = np.abs(np.nextafter(found, moved).astype(np.float64) - x) > epsilon * (1 - 1e-6)
+    assert (beyond | (found == x))[was > epsilon].all()  # hardly anything nearer to what was asked for is inside
 
 
 @pytest.mark.parametrize("name", BOUNDED)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 import converter
-from cloud.audit.attacks import carlini_wagner, deepfool, hop_skip_jump, pgd
-from cloud.audit.victim import WhiteBox, open_bundle
+from cloud.audit.attacks import carlini_wagner, deepfool, hop_skip_jump, pgd, square
+from cloud.audit.attacks.results import Norm
+from cloud.audit.victim import BlackBox, WhiteBox, open_bundle
 from cloud.errors import AuditError
 from tests.cloud.audit.test_attacks import check
 
@@ -77,13 +80,42 @@ def test_confidence_leaves_a_margin(victim: WhiteBox, rows: Rows) -> None:
     assert (scores.max(1) - own)[found.success & was].min() > 1.99
 
 
-def test_hop_skip_jump_on_an_integer_bundle(network: ir.Model, digits: Rows, rows: Rows) -> None:
-    black = open_bundle(converter.convert(network, quantize="int8", calibration={"x": digits[0][64:320]}).bundle)
+@pytest.fixture(scope="module")
+def integers(network: ir.Model, digits: Rows) -> BlackBox:
+    return open_bundle(converter.convert(network, quantize="int8", calibration={"x": digits[0][64:320]}).bundle)
+
+
+def test_hop_skip_jump_on_an_integer_bundle(integers: BlackBox, rows: Rows) -> None:
     x, labels = rows[0][:8], rows[1][:8]
-    few = hop_skip_jump(black, x, labels, norm="Linf", seed=5, iterations=1, directions=50)
-    found, again = (hop_skip_jump(black, x, labels, norm="Linf", seed=5, **FEW) for _ in range(2))
+    few = hop_skip_jump(integers, x, labels, norm="Linf", seed=5, iterations=1, directions=50)
+    found, again = (hop_skip_jump(integers, x, labels, norm="Linf", seed=5, **FEW) for _ in range(2))
     np.testing.assert_array_equal(found.inputs, again.inputs)
-    np.testing.assert_array_equal(found.success, black.logits(found.inputs).argmax(1) != labels)
+    np.testing.assert_array_equal(found.success, integers.logits(found.inputs).argmax(1) != labels)
     assert found.rate == few.rate == 1
     assert found.distances.mean() < 0.9 * few.distances.mean()
     assert (found.queries[found.queries > 1] > few.queries.max()).all()
+
+
+@pytest.mark.parametrize("norm", ["L2", "Linf"])
+def test_rounding_hides_no_example_from_hop_skip_jump(
+    integers: BlackBox, victim: WhiteBox, rows: Rows, norm: Norm
+) -> None:
+    """On the integer bundle it comes as near as on the float network that this was made from."""
+    rounded, exact = (
+        hop_skip_jump(model, rows[0][:32], rows[1][:32], norm=norm, iterations=12) for model in (integers, victim)
+    )
+    assert integers.rounds and not victim.rounds
+    assert rounded.rate == exact.rate == 1
+    assert rounded.distances.mean() < 1.3 * exact.distances.mean()
+
+
+def test_square_keeps_large_patches_where_a_model_rounds(
+    integers: BlackBox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rate() -> float:
+        return float(np.mean([square(integers, *rows, epsilon=0.1, steps=300, seed=seed).rate for seed in range(3)]))
+
+    large = rate()
+    module = import_module("cloud.audit.attacks.square")  # the package has the function by this name
+    monkeypatch.setattr(module, "_SELDOM", module._HALVINGS)
+    assert large > rate() > 0.5
