@@ -35,10 +35,10 @@ def hop_skip_jump(
 
     x: (rows, ...) float32 within `clip`. labels: (rows,) true classes or, if targeted, those wanted. Every iteration i
     estimates the boundary's normal from directions * sqrt(i) random directions (at most `most_directions`). It starts
-    at one of `starts` random points that has another class or, if `examples` (any, ...) are given, at the nearest of
-    these that the model answers as wanted; a targeted attack needs them. Rows without a start fail. Random numbers are
-    drawn by batch: another `batch` gives other examples. Raises AuditError
-    for settings that do not fit.
+    at one of `starts` random points that has another class or, if none has, at the nearest row of `x` that has one. If
+    `examples` (any, ...) are given, it starts at the nearest of these that the model answers as wanted; a targeted
+    attack needs them. Rows without a start fail. Random numbers are drawn by batch: another `batch` gives other
+    examples. Raises AuditError for settings that do not fit.
     """
     task = Task.of(victim, x, labels, targeted=targeted, clip=clip, norm=norm)
     if min(iterations, directions, most_directions, starts) < 1:
@@ -83,6 +83,9 @@ class _Hop:
     def run(self, iterations: int, directions: int, most: int, starts: int, known: _Known | None) -> Array:
         """The inputs found; where there is no start, those given."""
         start, there = self._random_start(starts) if known is None else self._known_start(known)
+        if known is None and not there.all():
+            others, found = self._known_start(_Known.of(self.task, self.task.x))
+            start, there = np.where(along(there, start), start, others), there | found
         best = self.x.copy()
         if not there.any():
             return best

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -107,6 +108,19 @@ def test_rounding_hides_no_example_from_hop_skip_jump(
     assert integers.rounds and not victim.rounds
     assert rounded.rate == exact.rate == 1
     assert rounded.distances.mean() < 1.3 * exact.distances.mean()
+
+
+def test_hop_skip_jump_starts_at_other_rows_where_no_random_point_does(rows: Rows) -> None:
+    """A model that gives all noise one class, and rows of this class."""
+
+    def forward(_: object, x: np.ndarray) -> np.ndarray:
+        return jnp.stack([x[:, 0] * 0 + 0.9, x.mean(1)], 1)
+
+    victim = WhiteBox("mean", forward, (), (64,), 2)
+    x = np.concatenate([np.full((3, 64), 0.4, np.float32), np.full((1, 64), 0.95, np.float32)])
+    found = hop_skip_jump(victim, x, np.array([0, 0, 0, 1]), norm="Linf", starts=5, iterations=3)
+    assert found.success.all()
+    np.testing.assert_allclose(found.distances, [0.5, 0.5, 0.5, 0.05], atol=0.1)
 
 
 def test_square_keeps_large_patches_where_a_model_rounds(
