@@ -22,7 +22,7 @@ MODULES = (
     "converter.ir.dropout", "cloud.audit", "cloud.audit.attacks", "cloud.audit.audit", "cloud.audit.corruptions",
     "cloud.audit.files", "cloud.audit.privacy.attributes", "cloud.audit.privacy.canaries",
     "cloud.audit.privacy.inversion", "cloud.audit.privacy.membership", "cloud.audit.smoothing",
-    "cloud.audit.victim", "cloud.data",
+    "cloud.audit.straight_through", "cloud.audit.victim", "cloud.data",
     "cloud.engine", "cloud.explain", "cloud.train", "cloud.train.optim", "cloud.zoo", "edge.agent",
 )  # fmt: skip
 """Modules whose `__all__` is public; all other modules are internal."""

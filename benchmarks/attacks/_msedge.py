@@ -1,7 +1,7 @@
 """A script that `benchmarks.attacks` runs as a process: one of this project's attacks.
 
-Arguments as of `_art.py`; a case may name a bundle, which is then attacked by its predictions, or by its float twin's
-gradients.
+Arguments as of `_art.py`; a case may name a bundle, which is then attacked by its predictions, or by its own answers
+and its float twin's gradients.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ def main(given: str, told: str, processor: str, found: str) -> None:
     import numpy as np
 
     from cloud.audit import attacks
-    from cloud.audit.victim import BLACK_BOX_ATTACKS, from_onnx, open_bundle
+    from cloud.audit.straight_through import StraightThrough
+    from cloud.audit.victim import BLACK_BOX_ATTACKS, Victim, from_onnx, open_bundle
 
     data, case = np.load(given), json.loads(told)
     x, y = data["x"][: case["rows"]], data["y"][: case["rows"]]
-    judge = open_bundle(case["bundle"]) if case["bundle"] else None
-    victim = judge if judge is not None and case["attack"] in BLACK_BOX_ATTACKS else from_onnx(case["onnx"])
-    logits = from_onnx(case["onnx"]).logits(x)
+    white = from_onnx(case["onnx"])
+    victim: Victim = white
+    if case["bundle"]:
+        file = open_bundle(case["bundle"])
+        victim = file if case["attack"] in BLACK_BOX_ATTACKS else StraightThrough(file, white)
+    logits = white.logits(x)
     attack, settings = getattr(attacks, case["attack"]), dict(case["settings"])
     if case["attack"] != "hop_skip_jump":
         settings["batch"] = len(x)
@@ -35,8 +39,7 @@ def main(given: str, told: str, processor: str, found: str) -> None:
         wall, cpu = perf_counter(), process_time()
         result = attack(victim, x, y, clip=tuple(case["clip"]), **settings)
         cpu, wall = process_time() - cpu, perf_counter() - wall
-        success = result.success if judge is None else judge.logits(result.inputs).argmax(1) != y
-        np.savez(found, inputs=result.inputs.reshape(len(x), -1), success=success, logits=logits)
+        np.savez(found, inputs=result.inputs.reshape(len(x), -1), success=result.success, logits=logits)
         print(json.dumps({"cpu": cpu, "wall": wall}), flush=True)
 
 

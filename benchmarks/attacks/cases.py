@@ -54,5 +54,6 @@ def _cases(task: str) -> tuple[Case, ...]:
 CASES: Mapping[str, tuple[Case, ...]] = {task: _cases(task) for task in _EPSILON}
 """Task -> its rows."""
 
-INTEGERS: tuple[str, ...] = ("AutoPGD Linf, ce", "AutoPGD L2, ce", "Square Linf", "HopSkipJump L2")
+INTEGERS: tuple[str, ...] = ("AutoPGD Linf, ce", "AutoPGD L2, ce", "Carlini-Wagner", "Square Linf", "HopSkipJump L2",
+                             "HopSkipJump Linf")  # fmt: skip
 """Rows that are repeated for the integer bundle: gradients are the float twin's, predictions its own."""

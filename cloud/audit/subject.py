@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from cloud.audit.straight_through import StraightThrough
 from cloud.audit.victim import BlackBox, Victim, WhiteBox
 from lite_runtime.calibration.confidence import Confidence
 from lite_runtime.calibration.description import Calibration
@@ -72,10 +73,12 @@ class Subject:
         """(n,) bool: which examples it answers correctly."""
         return np.asarray(self.scores.argmax(1) == self.data.y)
 
-    @property
+    @cached_property
     def white(self) -> WhiteBox | None:
-        """Where gradients come from: the file itself, or its float twin."""
-        return self.own if self.own is not None else self.twin if isinstance(self.twin, WhiteBox) else None
+        """What attacks by gradients attack: the file itself, or its answers with the gradients of its float twin."""
+        if self.own is not None:
+            return self.own
+        return StraightThrough(self.model, self.twin) if isinstance(self.twin, WhiteBox) else None
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """How many answers of the deployed file survive an adversary, with its gradients, its float twin's, or neither.
 
-Whatever an attack found is put to the deployed file itself on the device runtime; that is what figures count. White-box
-attacks on a float twin are transferred to it.
+Whatever an attack found is put to the deployed file itself on the device runtime; that is what figures count. With a
+float twin's gradients, attacks see the deployed file's answers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _figures(_: Subject) -> Mapping[str, str]:
         "fgsm": f"{what} FGSM at epsilon",
         "square": f"{what} Square at epsilon, by scores alone",
         "pgd": f"{what} PGD at epsilon",
-        "deepfool_distance": "median L2 distance at which DeepFool changes the answer of the white box",
+        "deepfool_distance": "median L2 distance at which DeepFool changes the answer",
         "hop_skip_jump_distance": "median L2 distance at which HopSkipJump changes the answer, by classes alone",
         "masked": "signs of masked gradients, 0 to 5",
     }  # fmt: skip
@@ -104,16 +104,18 @@ class _Run:
         """How many times the deployed file can be asked so many questions in a share of the time, at most `most`."""
         return int(min(share * self.clock.left / (questions * max(self.seconds, 1e-9)), most))
 
-    def counted(self, name: str, on: str, inputs: Array, white: float | None, asked: float, seconds: float) -> None:
-        """What the deployed file answers to inputs that an attack found."""
+    def counted(self, name: str, on: str, inputs: Array, asked: float, seconds: float) -> None:
+        """What the deployed file and its twin answer to inputs that an attack found."""
+        twin = self.subject.twin
         kept = self.subject.model.logits(inputs).argmax(1) == self.y
+        other = None if twin is None else float((twin.logits(inputs).argmax(1) == self.y).mean())
         share = float(kept.mean())
         if share <= min((v for k, v in self.figures.items() if k in STEPS), default=1.0):
             self.found = inputs
         self.figures[name] = share
         if name in (*_JUDGED, "square"):
             self.robust &= kept
-        self.lines.append((name, on, white, share, float(self.robust.mean()), asked, seconds))
+        self.lines.append((name, on, other, share, float(self.robust.mean()), asked, seconds))
 
 
 class _Slopes(NamedTuple):
@@ -145,8 +147,7 @@ class _Slopes(NamedTuple):
 
 def _measure(subject: Subject, clock: Clock) -> Section:
     rate = _seconds_of_row(subject)
-    white = subject.white
-    slopes = None if white is None else _Slopes.of(subject, white)
+    slopes = None if subject.white is None else _Slopes.of(subject, subject.white)
     count = MOST_ROWS if slopes is None else slopes.affordable(clock)
     rows = subject.sample(max(count, LEAST_ROWS))
     run = _Run(subject, clock, rows, rate)
@@ -183,7 +184,7 @@ def _seconds_of_row(subject: Subject) -> float:
 
 
 def _where(run: _Run) -> str:
-    return "the file's own gradients" if run.subject.own is not None else "float twin, transferred"
+    return "the file's own gradients" if run.subject.own is not None else "its float twin's gradients"
 
 
 def _by_gradients(run: _Run, slopes: _Slopes, names: tuple[str, ...]) -> None:
@@ -195,7 +196,7 @@ def _by_gradients(run: _Run, slopes: _Slopes, names: tuple[str, ...]) -> None:
         more: dict[str, Any] = {} if name == "fgsm" else {"steps": STEPS[name], "seed": run.subject.seed}
         found = _WHITE[name](slopes.victim, run.x, run.y, epsilon=run.subject.epsilon, **run.settings(**more))
         took = time.monotonic() - begun
-        run.counted(name, _where(run), found.inputs, 1 - found.rate, float(found.queries.mean()), took)
+        run.counted(name, _where(run), found.inputs, float(found.queries.mean()), took)
 
 
 def _by_scores(run: _Run) -> None:
@@ -211,14 +212,15 @@ def _by_scores(run: _Run) -> None:
         **run.settings(steps=steps, seed=run.subject.seed),
     )  # fmt: skip
     took = time.monotonic() - begun
-    run.counted("square", "the file's scores", turned.back(found.inputs), None, float(found.queries.mean()), took)
+    run.counted("square", "the file's scores", turned.back(found.inputs), float(found.queries.mean()), took)
     if steps < STEPS["square"]:
         run.notes.append(f"Square asked at most {steps} times an example, not {STEPS['square']}, for lack of time.")
 
 
 def _checks(run: _Run, slopes: _Slopes) -> None:
-    """Signs that gradients mislead."""
-    white = slopes.victim
+    """Signs that gradients mislead, on the model that they are of."""
+    white = run.subject.own or run.subject.twin
+    assert white is not None
     right = white.logits(run.x).argmax(1) == run.y
     rows = np.flatnonzero(right)[:CHECKED_ROWS]
     if not len(rows):
@@ -272,7 +274,7 @@ def _nearest_by_gradients(run: _Run, slopes: _Slopes) -> None:
         run.undone.append("Out of time before deepfool.")
         return
     found = deepfool(slopes.victim, run.x[rows], run.y[rows], **run.settings())
-    _median(run, "deepfool", _where(run).removesuffix(", transferred"), found)
+    _median(run, "deepfool", _where(run), found)
 
 
 def _nearest_by_classes(run: _Run) -> None:
@@ -315,7 +317,7 @@ def _section(run: _Run) -> Section:
     columns = (
         "attack",
         "by",
-        "left on the white box",
+        "left on the float twin",
         "left on the file",
         "left after all above",
         "questions",

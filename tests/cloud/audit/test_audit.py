@@ -77,7 +77,7 @@ def test_attacks_are_put_to_the_deployed_file(whole: Audit) -> None:
     assert figures["attacks.auto_pgd"] < figures["attacks.accuracy"] - 0.2
     assert figures["attacks.masked"] == 0
     (section,) = (one for one in whole.sections if one.name == "attacks")
-    assert {row[1] for row in section.tables[0].rows} == {"float twin, transferred", "the file's scores"}
+    assert {row[1] for row in section.tables[0].rows} == {"its float twin's gradients", "the file's scores"}
 
 
 def test_a_group_of_one_is_listed_and_not_judged(whole: Audit) -> None:
