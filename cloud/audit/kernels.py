@@ -1,6 +1,6 @@
-"""Scores and gradients of an ONNX model by the device runtime's kernels, in two programs: the model with what its
-gradient needs, and the gradient of one weighted sum of scores. XLA's gradients of convolutions are several times slower
-on a processor."""
+"""Scores and gradients of an ONNX model by the device runtime's kernels, in three programs: the model alone, the model
+with what its gradient needs, and the gradient of one weighted sum of scores. XLA's gradients of convolutions are
+several times slower on a processor."""
 
 from __future__ import annotations
 
@@ -48,11 +48,15 @@ class Kernels:
         first, rest = cut(model, [self._input])
         _hand_over_channels_last(first, rest)
         split_phases(rest)
-        self._forward, self._backward = (lite_runtime.load(convert(part).bundle) for part in (first, rest))
+        plain = first.clone()
+        plain.graph.outputs[:] = [value for value in plain.graph.outputs if value.name == self._output]
+        self._plain, self._forward, self._backward = (
+            lite_runtime.load(convert(part).bundle) for part in (plain, first, rest)
+        )
 
     def scores(self, x: Array) -> Array:
         """(rows, classes) float32."""
-        return np.asarray(self._forward.run({self._input: x})[self._output])
+        return np.asarray(self._plain.run({self._input: x})[self._output])
 
     def linearised(self, x: Array) -> tuple[Array, Any]:
         """Scores, and the function from weights of scores (rows, classes) to the gradient of their weighted sum."""
