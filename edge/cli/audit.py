@@ -35,7 +35,7 @@ def audit(
     ] = None,
     federation: Annotated[
         Path | None,
-        typer.Option("--federation", metavar="RUN.toml", help="The federated run that trains it: its own protection."),
+        typer.Option("--federation", metavar="RUN.toml", help="The run that trains it, to measure its own protection."),
     ] = None,
     limits: Annotated[
         Path | None, typer.Option("--limits", metavar="LIMITS.toml", help="Limits: [limits] of figures.")

@@ -93,16 +93,16 @@ def compare(found: Any, originals: Any, others: Any, *, clip: tuple[float, float
         np.array([ssim(a, b, span) if square else np.nan for a, b in zip(images, originals, strict=True)]),
         np.array([psnr(middle, b, span) for b in originals]),
         np.array([psnr(a, b, span) for a, b in zip(chance, originals, strict=True)]),
-        np.array([_rank(a, b, others) for a, b in zip(images, originals, strict=True)]),
+        _ranks(images, originals, others),
     )  # fmt: skip
 
 
-def _rank(image: Any, original: Any, others: Any) -> int:
-    if not image.any():
-        return len(others)
-    flat = np.concatenate([original[None], others]).reshape(1 + len(others), -1) - others.mean(0).ravel()
-    near = flat @ (image - others.mean(0)).ravel() / np.maximum(np.linalg.norm(flat, axis=1), 1e-12)
-    return int((near[1:] > near[0]).sum())
+def _ranks(images: Any, originals: Any, others: Any) -> Any:
+    known, own, found = (part.reshape(len(part), -1) - others.mean(0).ravel() for part in (others, originals, images))
+    near = found @ known.T / np.maximum(np.linalg.norm(known, axis=1), 1e-12)
+    right = (found * own).sum(1) / np.maximum(np.linalg.norm(own, axis=1), 1e-12)
+    there = images.reshape(len(images), -1).any(1)
+    return np.where(there, (near > right[:, None]).sum(1), len(others))
 
 
 def _assigned(found: Any, originals: Any, span: float) -> Any:
