@@ -396,11 +396,13 @@ def _warnings(run: _Run, others: int) -> list[str]:
             "protection of your run by --federation."
         )
     total = by_name.get("secure_sum")
-    if total is not None and (count := int(total.recovered.sum())):
-        found.append(
-            f"A secure sum of {total.protection.devices} devices with one example each gives {count} of {total.count} "
-            f"back: a unit of the first layer that answers to one example alone shows it in the sum. {_HELPS}"
-        )
+    if total is not None:
+        sums = f"A secure sum of {total.protection.devices} devices with one example each"
+        if count := int(total.recovered.sum()):
+            why = "" if run.pace else ": a unit of the first layer that answers to one alone shows it in the sum"
+            found.append(f"{sums} gives {count} of {total.count} back{why}. {_HELPS}")
+        elif total.told_apart(others):
+            found.append(f"{sums} tells {int(total.identified.sum())} of {total.count} examples apart. {_HELPS}")
     return found
 
 

@@ -83,6 +83,8 @@ def test_what_protects_and_what_does_not(folder: Path) -> None:
     assert verdicts["none"] == "gives examples back"
     assert verdicts["clip 1, local noise 0.5"] == verdicts["secure sums, a device's message"] == "no better than chance"
     assert any("Name the protection of your run by --federation" in text for text in found.warnings)
+    assert found.figures["secure_sum.identified"] > 0.2
+    assert any(text.startswith("A secure sum of 10 devices with one example each") for text in found.warnings)
     assert len(found.pictures) == 5 and found.pictures[0].caption.startswith("none: 10 of 10 given back")
     above, below = found.pictures[0].pixels[:8].astype(int), found.pictures[0].pixels[10:].astype(int)
     assert np.abs(above - below).max() <= 2 and above.std() > 50
