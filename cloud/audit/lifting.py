@@ -26,6 +26,7 @@ CHANNELS_LAST: Mapping[str, tuple[int, ...]] = {
     "Conv": (0, 3),
     "ConvTranspose": (0,),
     "AveragePool": (0,),
+    "BatchNormalization": (0,),
     "MaxPool": (0,),
     "LpPool": (0,),
     "GlobalAveragePool": (0,),

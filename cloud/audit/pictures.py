@@ -10,7 +10,7 @@ from cloud.audit.corruptions.runs import arranged
 from cloud.audit.subject import Kind
 from lite_runtime.graph import Array
 
-__all__ = ["pixels_of", "side_by_side"]
+__all__ = ["pixels_of", "rows_of", "side_by_side"]
 
 _MOST = 160
 """The most pixels of a side; larger pictures are thinned out."""
@@ -37,6 +37,16 @@ def side_by_side(inputs: Sequence[Array], kind: Kind, span: tuple[float, float])
     """Several inputs of one shape in a row, or below one another if they are wide, with a white gap."""
     shown = pixels_of(inputs, kind, span)
     high, wide = shown[0].shape[:2]
-    axis = 0 if wide > 2 * high else 1
+    return _joined(shown, 0 if wide > 2 * high else 1)
+
+
+def rows_of(rows: Sequence[Sequence[Array]], kind: Kind, span: tuple[float, float]) -> Array:
+    """Rows of as many inputs each, below one another, with a white gap."""
+    shown = iter(pixels_of([one for row in rows for one in row], kind, span))
+    return _joined([_joined([next(shown) for _ in row], 1) for row in rows], 0)
+
+
+def _joined(shown: Sequence[Array], axis: int) -> Array:
+    high, wide = shown[0].shape[:2]
     gap = np.full((*((2, wide) if axis == 0 else (high, 2)), *shown[0].shape[2:]), 255, np.uint8)
     return np.concatenate([part for one in shown for part in (gap, one)][1:], axis=axis)

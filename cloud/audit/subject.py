@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from cloud.audit.straight_through import StraightThrough
 from cloud.audit.victim import BlackBox, Victim, WhiteBox
+from federated.config import Config
 from lite_runtime.calibration.confidence import Confidence
 from lite_runtime.calibration.description import Calibration
 from lite_runtime.graph import Array
@@ -57,6 +59,10 @@ class Subject:
     """Why there is no white box, neither `own` nor `twin`; "" if there is one."""
     members: Data | None = None
     """Examples that the model was trained on, of `--members`."""
+    training: Path | None = None
+    """The bundle that devices train: that of `--federation`, or the deployed file; None if neither can be trained."""
+    run: Config | None = None
+    """The federated run of `--federation`."""
     calibration: Calibration | None = None
     """The calibration that the bundle carries."""
     confidence: Confidence | None = None

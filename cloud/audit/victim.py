@@ -298,14 +298,14 @@ def from_onnx(model: str | os.PathLike[str] | ir.Model, name: str = "") -> White
 
 
 def from_bundle(source: str | os.PathLike[str] | bytes, name: str = "") -> WhiteBox:
-    """A float bundle's `predict` as a JAX function: its graph as it is stored, fused operators included.
+    """A float bundle's `predict` as a JAX function: its graph as it is stored, fused operators included, with its first
+    parameters if it can be trained.
 
     Raises AuditError for operators that the engine does not have (all integer bundles), and if the function's scores
     differ from the runtime's.
     """
     black = open_bundle(source, name)
-    graph = bundle.read(source).signatures["predict"]
-    function = function_of_graph(graph, black.name)
+    function = function_of_graph(bundle.read(source).at_first("predict"), black.name)
     white = _white(black.name, function)
     x = np.random.default_rng(0).random((2, *black.shape), np.float32)
     ours, runtime = white.logits(x), black.logits(x)

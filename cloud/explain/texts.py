@@ -59,7 +59,7 @@ def text_from_bundle(source: str | os.PathLike[str] | bytes, name: str = "", **f
     AuditError for operators that the engine does not have (all integer bundles).
     """
     name = name or ("bundle" if isinstance(source, bytes) else Path(source).name)
-    function = function_of_graph(bundle.read(source).signatures["predict"], name)
+    function = function_of_graph(bundle.read(source).at_first("predict"), name)
     limits = form.pop("limits", None)
     found = text_subject(function, name, **form)
     deployed = subject_of(lite_runtime.load(source), name, plain=True, **form)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from jax import lax
@@ -21,13 +21,13 @@ from cloud.engine.lowering.spatial import per_axis, window_pads
 
 __all__ = ["as_products"]
 
+Function = TypeVar("Function", bound=EngineFunction)
 
-def as_products(function: EngineFunction) -> EngineFunction:
+
+def as_products(function: Function) -> Function:
     """The same function with ungrouped convolutions computed as matrix products."""
     steps = tuple(
-        dataclasses.replace(step, row=_PRODUCT)
-        if step.op == "Conv" and step.attributes.get("group", 1) == 1
-        else step
+        dataclasses.replace(step, row=_PRODUCT) if step.op == "Conv" and step.attributes.get("group", 1) == 1 else step
         for step in function.program.steps
     )
     return dataclasses.replace(function, program=dataclasses.replace(function.program, steps=steps))

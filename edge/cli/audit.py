@@ -33,6 +33,10 @@ def audit(
     members: Annotated[
         Path | None, typer.Option("--members", metavar="TRAIN.npz", help="Examples that the model was trained on.")
     ] = None,
+    federation: Annotated[
+        Path | None,
+        typer.Option("--federation", metavar="RUN.toml", help="The run that trains it, to measure its own protection."),
+    ] = None,
     limits: Annotated[
         Path | None, typer.Option("--limits", metavar="LIMITS.toml", help="Limits: [limits] of figures.")
     ] = None,
@@ -62,8 +66,8 @@ def audit(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Decides what is drawn.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Measure a bundle before it ships: accuracy by group and slice, calibration, corruptions, attacks, and what
-    quantising changed; on the device runtime, as it will run.
+    """Measure a bundle before it ships: accuracy by group and slice, calibration, corruptions, attacks, what quantising
+    changed, and what the messages of a federated round give back; on the device runtime, as it will run.
 
     Exit code 1: a limit is broken, or its figure could not be measured in the time.
     """
@@ -74,8 +78,8 @@ def audit(
     stated = _limits(limits, limit or [])
     parts = chosen(only or (), without or ())
     settings = Settings(
-        twin=float_model, members=members, kind=kind, span=_span(span), epsilon=epsilon, seed=seed, x=x, y=y,
-        classes=tuple(classes.split(",")) if classes else (),
+        twin=float_model, members=members, federation=federation, kind=kind, span=_span(span), epsilon=epsilon,
+        seed=seed, x=x, y=y, classes=tuple(classes.split(",")) if classes else (),
     )  # fmt: skip
     subject, notes = open_subject(bundle, data, settings)
     found = measured(subject, parts=parts, limits=stated, budget=budget, notes=notes, progress=say)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from msgspec import structs
@@ -159,7 +159,7 @@ class Federation:
     _lines: list[bytes] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, config: Config, start: Start) -> Federation:
+    def begin(cls, config: Config, start: Start) -> Self:
         """A new run."""
         state = _settled(config.algorithm.init(start.params))
         link = Downlink.begin(Codec.parse(config.codec.down), config.rounds.seed, config.algorithm.broadcast(state))
@@ -176,7 +176,7 @@ class Federation:
         moving = set(self.start.statistics) & {leaf.path[-1] for leaf in self.payload.leaves}
         if moving:
             raise FederatedError(
-                f'privacy.noise: expected updates without running statistics, got {min(moving)!r} and '
+                f"privacy.noise: expected updates without running statistics, got {min(moving)!r} and "
                 f"{len(moving) - 1} more: noise can make a variance negative, and clipping would measure statistics "
                 'with gradients; convert the bundle with batch_norm="frozen", or choose an algorithm that leaves them '
                 'on the device (name = "fedbn")'

@@ -14,6 +14,10 @@ from cloud.audit.files.data import guessed_kind, guessed_span, read_data
 from cloud.audit.subject import Kind, Subject
 from cloud.audit.victim import BlackBox, Victim, WhiteBox, from_bundle, from_onnx, open_bundle
 from cloud.errors import AuditError
+from federated import config
+from federated.run import start_of
+from federated.runs import of_file
+from lite_runtime import bundle
 
 __all__ = ["Settings", "open_subject"]
 
@@ -25,11 +29,13 @@ _OTHER_EPSILON = 0.1
 
 @dataclass(frozen=True)
 class Settings:
-    """How files are read. twin: a float model, .onnx or .mslite. members: examples that the model was trained on. kind,
-    span, epsilon: None to guess them from the data. x, y: names of arrays. classes: a name for each class."""
+    """How files are read. twin: a float model, .onnx or .mslite. members: examples that the model was trained on.
+    federation: the file of the federated run that trains the model. kind, span, epsilon: None to guess them from the
+    data. x, y: names of arrays. classes: a name for each class."""
 
     twin: Path | None = None
     members: Path | None = None
+    federation: Path | None = None
     kind: Kind | None = None
     span: tuple[float, float] | None = None
     epsilon: float | None = None
@@ -74,7 +80,7 @@ def open_subject(
     )  # fmt: skip
     if given.members is not None:
         subject = replace(subject, members=read_data(given.members, black, given.x, given.y)[0])
-    return _with_gradients(subject, Path(model), given.twin), notes
+    return _with_gradients(_with_training(subject, Path(model), given.federation), Path(model), given.twin), notes
 
 
 def _guessed_epsilon(x: object, kind: Kind, span: tuple[float, float]) -> float:
@@ -96,17 +102,32 @@ def _with_gradients(subject: Subject, model: Path, twin: Path | None) -> Subject
         return replace(subject, own=own, no_gradient="" if own else f"{reasons[0]}; a float twin has some (--float)")
     other, reason = _opened_twin(twin)
     reasons += [reason] if reason else []
+    _check_alike(f"--float {twin}", subject, other, "give the model that it was converted from")
+    none = "" if own is not None or isinstance(other, WhiteBox) else "; ".join(reasons)
+    return replace(subject, own=own, twin=other, no_gradient=none)
+
+
+def _check_alike(where: str, subject: Subject, other: Victim, fix: str) -> None:
     for what, ours, theirs in (
         ("inputs of shape", subject.model.shape, other.shape),
         ("classes:", subject.model.classes, other.classes),
     ):
         if ours != theirs:
-            raise AuditError(
-                f"--float {twin}: expected {what} {ours}, as {subject.name} has, got {theirs}; give the model "
-                "that it was converted from"
-            )
-    none = "" if own is not None or isinstance(other, WhiteBox) else "; ".join(reasons)
-    return replace(subject, own=own, twin=other, no_gradient=none)
+            raise AuditError(f"{where}: expected {what} {ours}, as {subject.name} has, got {theirs}; {fix}")
+
+
+def _with_training(subject: Subject, model: Path, federation: Path | None) -> Subject:
+    """The subject with the bundle that devices train, and their run if its file is given."""
+    if federation is None:
+        return replace(subject, training=model if "gradients" in bundle.read(model).signatures else None)
+    if (other := of_file(federation)) is not None:
+        raise AuditError(f"--federation {federation}: expected a run that trains a bundle, got one of [{other.kind}]")
+    run = config.read(federation)
+    training = run.path(run.model.bundle)
+    start_of(training)  # refuses a bundle that cannot be trained
+    where = f"--federation {federation}, {training.name}"
+    _check_alike(where, subject, open_bundle(training), "name the run that trains this model")
+    return replace(subject, training=training, run=run)
 
 
 def _opened_twin(twin: Path) -> tuple[Victim, str]:

@@ -8,6 +8,7 @@ from cloud.audit.parts import (
     calibration,
     certified,
     corruptions,
+    federation,
     groups,
     privacy,
     quantising,
@@ -27,4 +28,5 @@ PARTS: tuple[Part, ...] = (
     attacks.PART,
     certified.PART,
     privacy.PART,
+    federation.PART,
 )

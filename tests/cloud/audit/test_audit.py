@@ -43,6 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, network: ir.Model, digits: 
     found = converter.convert(network, quantize="int8", calibration={"x": digits[0][300:400]})
     (where / "int8.mslite").write_bytes(found.bundle)
     device = np.array(["alone"] + ["old"] * 199 + ["new"] * 100)
+    (where / "trained.mslite").write_bytes(converter.convert(network, trainable="*").bundle)
+    (where / "run.toml").write_text("[model]\nbundle = 'trained.mslite'\n[local]\nsteps = 1\nbatch = 4\n")
     np.savez(where / "train.npz", x=digits[0][300:], y=digits[1][300:])
     np.savez(where / "data.npz", x=x, y=y, device=device, light=np.linspace(0, 1, 300), id=np.arange(300))
     return where
@@ -50,8 +52,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, network: ir.Model, digits: 
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Audit:
-    """Every part, of the integer bundle with its float twin."""
-    settings = Settings(twin=folder / "float.onnx", members=folder / "train.npz", epsilon=0.1)
+    """Every part, of the integer bundle with its float twin and the run that trains that."""
+    settings = Settings(
+        twin=folder / "float.onnx", members=folder / "train.npz", federation=folder / "run.toml", epsilon=0.1
+    )
     subject, notes = open_subject(folder / "int8.mslite", folder / "data.npz", settings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attacks, "MOST_ROWS", 32)
@@ -66,6 +70,7 @@ def test_every_part_is_measured_and_says_what_it_measures(whole: Audit) -> None:
     assert set(whole.figures) <= set(whole.meanings)
     assert set(whole.meanings) - set(whole.figures) <= {"slices.worst", "slices.lost_worst", "groups.device.worst"}
     assert json.loads(json.dumps(whole.as_data()))["held"] is True
+    assert whole.figures["federation.plain.recovered"] > 0.7 > 0.1 > whole.figures["federation.noise.recovered"]
     assert whole.figures["accuracy.examples"] == 300 and whole.figures["accuracy.accuracy"] > 0.9
     assert whole.figures["accuracy.gap"] == whole.figures["accuracy.members"] - whole.figures["accuracy.accuracy"]
     assert any("'id'" in note for note in whole.notes)
@@ -257,7 +262,7 @@ def test_unknown_figures_are_refused_before_anything_is_measured(black: Subject)
         audit(fast, parts=chosen(without=["attacks"]), limits=[parsed_limit("attacks.robust>=0")])
     assert "scores" not in vars(fast)
     known, lacking = figures_of(black, PARTS)
-    assert "corruptions.noise" in known and set(lacking) == {"privacy", "quantising"}
+    assert "corruptions.noise" in known and set(lacking) == {"privacy", "quantising", "federation"}
     with pytest.raises(AuditError, match="no such section; did you mean 'attacks'"):
         chosen(only=["atacks"])
 

@@ -29,7 +29,8 @@ def integers(network: ir.Model, digits: Rows) -> bytes:
 
 def test_scores_are_the_models(network: ir.Model, plain: bytes, rows: Rows, victim: WhiteBox) -> None:
     wanted = run_onnx(network, x=rows[0])[0]
-    for one in (victim, from_bundle(plain), open_bundle(plain)):
+    trained = converter.convert(network, trainable="*").bundle
+    for one in (victim, from_bundle(plain), open_bundle(plain), from_bundle(trained), open_bundle(trained)):
         np.testing.assert_allclose(one.logits(rows[0]), wanted, atol=1e-4)
         assert (one.shape, one.classes) == ((64,), 10)
 

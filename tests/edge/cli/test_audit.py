@@ -43,7 +43,7 @@ def test_a_page_and_json(folder: Path, tmp_path: Path) -> None:
     found = json.loads(out)
     assert code == 0, err
     assert found["held"] and found["figures"]["accuracy.accuracy"] == 1 and "groups.room.worst" in found["figures"]
-    assert [section["name"] for section in found["sections"]][-3:] == ["corruptions", "certified", "privacy"]
+    assert [section["name"] for section in found["sections"]][-3:] == ["certified", "privacy", "federation"]
     text = page.read_text("utf-8")
     assert "All limits held" in text and "<td>&lt;b&gt;</td>" in text and "<td><b>" not in text
     assert text.count("data:image/png;base64,") >= 10 and "http" not in text.replace("http-equiv", "")
@@ -71,6 +71,12 @@ def test_a_broken_limit_is_exit_code_1_and_the_page_is_written(folder: Path, tmp
         (("--budget", "0"), 3, "--budget: expected more than 0 seconds"),
         (("--x", "y"), 3, "expected shape"),
         (("--members", "none.npz"), 3, "cannot read 'none.npz'"),
+        (("--federation", "none.toml"), 3, "cannot read 'none.toml'"),
+        (
+            ("--limit", "federation.plain.recovered<=0"),
+            3,
+            "needs a bundle that can be trained: convert with --trainable",
+        ),
     ],
 )
 def test_mistakes_leave_no_page(folder: Path, tmp_path: Path, words: tuple[str, ...], code: int, message: str) -> None:
@@ -78,3 +84,23 @@ def test_mistakes_leave_no_page(folder: Path, tmp_path: Path, words: tuple[str, 
     got, out, err = said(folder / "m.mslite", "--data", folder / "data.npz", "-o", page, *words)
     assert (got, out) == (code, "") and message in err and not page.exists()
     assert "Traceback" not in err
+
+
+def test_a_pipeline_fails_on_a_protection_that_gives_examples_back(folder: Path, tmp_path: Path) -> None:
+    b = zoo.Builder("dense", 0)
+    flat = b.op("Flatten", b.input("x", ("batch", 1, 8, 8)), shape=("batch", 64), axis=1)
+    model = b.model(logits=b.dense(b.relu(b.dense(flat, 48, name="hidden")), 10, name="head"))
+    converter.convert(model, output=tmp_path / "m.mslite", trainable="*")
+    run, page = tmp_path / "run.toml", tmp_path / "audit.html"
+    words = (
+        tmp_path / "m.mslite", "--data", folder / "data.npz", "--only", "federation", "--federation", run,
+        "--limit", "federation.stated.recovered<=0", "-o", page,
+    )  # fmt: skip
+    begin = "[model]\nbundle = 'm.mslite'\n[local]\nsteps = 1\nbatch = 1\n[privacy]\nclip = 1.0\n"
+    run.write_text(begin)
+    code, out, _ = said(*words)
+    assert code == 1 and "BROKEN: federation.stated.recovered 1, limit at most 0" in out
+    assert page.read_text("utf-8").count("data:image/png;base64,") == 6
+    run.write_text(begin + "noise = 'local'\nmultiplier = 0.5\n")
+    code, out, err = said(*words)
+    assert code == 0 and "held: federation.stated.recovered 0" in out, err

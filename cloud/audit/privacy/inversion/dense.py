@@ -8,6 +8,8 @@ them activates gives that one, and every other unit a mixture. The factor of cli
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from cloud.audit.privacy.inversion.observe import Observed
@@ -20,21 +22,40 @@ _AGREE = 1e-2
 """How far apart, relative to their length, two units' inputs may be to be those of one example."""
 
 
-def first_dense(observed: Observed) -> tuple[str, str] | None:
-    """The names of weight and bias of the dense layer that reads the model's input; None if there is none."""
-    here = {observed.input[0]}
-    product = ""
+class _Dense(NamedTuple):
+    """The names of a layer's parameters, and whether its weight is (inputs, units)."""
+
+    weight: str
+    bias: str
+    inputs_first: bool
+
+
+def first_dense(observed: Observed) -> _Dense | None:
+    """The dense layer with a bias that reads the model's whole input; None if there is none."""
+    found = _first(observed)
+    if found is None or not {found.weight, found.bias} <= observed.gradient.keys():
+        return None
+    inputs = observed.gradient[found.weight].shape[0 if found.inputs_first else 1]
+    return found if inputs == int(np.prod(observed.input[1])) else None  # not one that reads each part by itself
+
+
+def _first(observed: Observed) -> _Dense | None:
+    here, product = {observed.input[0]}, ""
+    weights = {name: (name, True) for name in observed.gradient}  # operand of MatMul: its parameter, inputs first
+    weight, inputs_first = "", True
     for step in observed.function.program.steps:
         if step.op in _PASS and step.inputs[0] in here:
             here.add(step.outputs[0])
+        elif step.op == "Transpose" and step.inputs[0] in observed.gradient:
+            weights[step.outputs[0]] = step.inputs[0], False
         elif step.op == "Gemm" and step.inputs[0] in here and len(step.inputs) > 2:
             weight, bias = step.inputs[1:3]
-            return (weight, bias) if {weight, bias} <= observed.gradient.keys() else None
-        elif step.op == "MatMul" and step.inputs[0] in here and step.inputs[1] in observed.gradient:
-            product, weight = step.outputs[0], step.inputs[1]
+            return _Dense(weight, bias, not step.attributes.get("transB", 0))
+        elif step.op == "MatMul" and step.inputs[0] in here and step.inputs[1] in weights:
+            product, (weight, inputs_first) = step.outputs[0], weights[step.inputs[1]]
         elif step.op == "Add" and product and product in step.inputs:
             bias = next(name for name in step.inputs if name != product)
-            return (weight, bias) if bias in observed.gradient else None
+            return _Dense(weight, bias, inputs_first)
     return None
 
 
@@ -44,13 +65,12 @@ def dense_inputs(observed: Observed) -> np.ndarray:
 
     Raises AuditError if the model's first layer is not dense with a bias, or no unit has a gradient.
     """
-    names = first_dense(observed)
-    if names is None:
+    layer = first_dense(observed)
+    if layer is None:
         raise AuditError("expected a dense first layer with a bias; use geiping for convolutions")
-    weight, bias = (np.asarray(observed.gradient[name], np.float64) for name in names)
+    weight, bias = (np.asarray(observed.gradient[name], np.float64) for name in (layer.weight, layer.bias))
     shape = observed.input[1]
-    if weight.shape[0] != len(bias) or weight.shape[1] != int(np.prod(shape)):
-        weight = weight.T
+    weight = weight.T if layer.inputs_first else weight
     alive = np.abs(bias) > 1e-12 * max(float(np.abs(bias).max(initial=0.0)), 1e-30)
     if not alive.any():
         raise AuditError("the first layer's gradient is zero; there is nothing to invert")

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from cloud.audit.privacy.inversion.geiping import checked_labels, gradient_of
-from cloud.audit.privacy.inversion.observe import Observed
+from cloud.audit.privacy.inversion.observe import Loss, Observed
+from cloud.errors import AuditError
 
 __all__ = ["dlg"]
 
@@ -28,15 +29,15 @@ def dlg(
 
     known = None if labels is None else checked_labels(observed, labels)
     size, shape = int(np.prod(observed.input[1])), observed.input[1]
-    outputs = observed.function.outputs[0].shape
-    classes = int(outputs[-1]) if outputs and isinstance(outputs[-1], int) else 0
-    count = observed.examples
+    classes, count = observed.classes, observed.examples
+    if known is None and isinstance(observed.function, Loss):
+        raise AuditError("expected labels with a bundle, whose loss takes classes alone; give those of labels_of")
     scale = sum(float((np.asarray(value, np.float64) ** 2).sum()) for value in observed.gradient.values())
 
     def apart(flat: Any) -> Any:
         x = flat[: count * size].reshape(count, *shape)
         targets = jax.nn.softmax(flat[count * size :].reshape(count, classes)) if known is None else jnp.asarray(known)
-        ours = gradient_of(observed, x, targets)
+        ours = gradient_of(observed.function, observed.params, observed.state, x, targets)
         return sum(((ours[name] - value) ** 2).sum() for name, value in observed.gradient.items()) / max(scale, 1e-30)
 
     both = jax.jit(jax.value_and_grad(apart))

@@ -12,9 +12,11 @@ from cloud.audit.privacy.inversion.observe import Observed
 __all__ = ["invert"]
 
 
-def invert(observed: Observed, *, steps: int = 1200, restarts: int = 2, seed: int = 0) -> np.ndarray:
-    """Reconstructions (up to examples, ...) float32. The labels are those that the gradient shows. Raises AuditError
-    for a model whose gradient is zero or whose last layer has no weights."""
+def invert(
+    observed: Observed, *, steps: int = 1200, restarts: int = 2, clip: tuple[float, float] = (0.0, 1.0), seed: int = 0
+) -> np.ndarray:
+    """Reconstructions (up to examples, ...) float32; those of a search are within `clip`. The labels are those that the
+    gradient shows. Raises AuditError for a model whose gradient is zero or whose last layer has no weights."""
     if first_dense(observed) is not None:
         return dense_inputs(observed)
-    return geiping(observed, labels_of(observed), steps=steps, restarts=restarts, seed=seed)
+    return geiping(observed, labels_of(observed), steps=steps, restarts=restarts, clip=clip, seed=seed)

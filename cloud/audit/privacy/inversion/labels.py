@@ -36,8 +36,7 @@ def labels_of(observed: Observed) -> np.ndarray:
 def _last(observed: Observed) -> np.ndarray:
     """The gradient (classes,) of the last layer's bias, or a multiple of it: the sum over features, which are positive
     behind a ReLU, of its weights' gradient."""
-    classes = observed.function.outputs[0].shape
-    count = classes[-1] if classes else None
+    count = observed.classes
     for step in reversed(observed.function.program.steps):
         own = [name for name in step.inputs if name in observed.gradient]
         for name in sorted(own, key=lambda name: observed.gradient[name].ndim):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -27,7 +27,7 @@ from federated.privacy.secure.fixed_point import FixedPoint
 from federated.server.gathering import Answering
 from federated.tree import Tree
 
-__all__ = ["Observed", "Tap", "observe", "observe_change"]
+__all__ = ["Loss", "Model", "Observed", "Tap", "observe", "observe_change", "observe_mean"]
 
 DIFFERENCES = ("fedavg", "fedprox", "fedmomentum", "fedadagrad", "fedadam", "fedyogi")
 """Algorithms whose update is the difference of the parameters that SGD made."""
@@ -37,6 +37,16 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "algorithm": (dict,), "down": (list,), "up": (list,), "privacy": (dict,), "multiplier": (float, int),
     "steps": (int,), "batch": (int,), "model": (int,), "digest": (str,), "parts": (list, type(None)),
 }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Loss(EngineFunction):
+    """A bundle's loss as a function of two inputs, examples and labels: see `trained_function`."""
+
+    classes: int = 0
+
+
+Model: TypeAlias = ir.Model | Loss
 
 
 @dataclass
@@ -69,6 +79,7 @@ class Observed:
     """Local steps: with more than one, the gradient is their mean on the way, not that of one point."""
     masked: bool
     """Whether the update was masked for a secure sum."""
+    classes: int
     protections: tuple[str, ...]
     """What the message says was applied: "codec int8", "clip 1", "noise local 0.5", "secure sums"."""
 
@@ -79,10 +90,11 @@ class Observed:
         return spec.name, tuple(int(size) for size in (spec.shape or ())[1:] if size is not None)
 
 
-def observe(model: ir.Model, message: bytes, reply: bytes) -> Observed:
+def observe(model: Model, message: bytes, reply: bytes) -> Observed:
     """The gradient in a device's reply to a message that asked it to train.
 
-    model: as it was before training, its initialisers named as the bundle's. Raises AuditError for messages without a
+    model: as it was before training: the function of the devices' bundle (`trained_function`), or an IR model with its
+    initialisers named as the bundle's. Raises AuditError for messages without a
     gradient, of algorithms whose update is none, and for versions of the model that these messages do not contain.
     """
     function = _of(model)
@@ -105,9 +117,7 @@ def observe(model: ir.Model, message: bytes, reply: bytes) -> Observed:
     return _observed(function, meta, params, update, int(meta["batch"]), bool(private.get("secure")))
 
 
-def observe_change(
-    model: ir.Model, message: bytes, following: bytes, devices: int, server_rate: float = 1.0
-) -> Observed:
+def observe_change(model: Model, message: bytes, following: bytes, devices: int, server_rate: float = 1.0) -> Observed:
     """The mean gradient of all `devices` of a round, from the model before it and that of the next message: all that a
     server learns where sums are secure. Raises AuditError as `observe`."""
     function = _of(model)
@@ -117,7 +127,17 @@ def observe_change(
     return _observed(function, meta, before, update, devices * int(meta["batch"]), False)
 
 
-def _of(model: ir.Model) -> EngineFunction:
+def observe_mean(model: Model, message: bytes, mean: Tree, devices: int) -> Observed:
+    """The mean gradient of all `devices` of a round from the mean of their updates, as a server has it after a secure
+    sum (`Recorded.means`). Raises AuditError as `observe`."""
+    function = _of(model)
+    meta, params = _asked(function, message)
+    return _observed(function, meta, params, mean["params"], devices * int(meta["batch"]), False)
+
+
+def _of(model: Model) -> EngineFunction:
+    if isinstance(model, Loss):
+        return model
     function = as_products(lower(model, training=True))
     if len(function.inputs) != 1 or function.inputs[0].dtype != np.float32 or not function.inputs[0].shape:
         raise AuditError(f"expected a model with one float32 input, got {[spec.name for spec in function.inputs]}")
@@ -181,7 +201,8 @@ def _observed(
     if not rate > 0:
         raise AuditError(f"expected a rate above 0, got {rate}: the update is no gradient")
     gradient = {name: -np.asarray(update[name], np.float32) / (rate * steps) for name in function.params}
-    private = meta["privacy"]
+    private, scores = meta["privacy"], function.outputs[0].shape or (0,)
+    classes = function.classes if isinstance(function, Loss) else int(scores[-1] or 0)
     marks = {
         f"codec {','.join(meta['up'])}": bool(meta["up"]),
         f"clip {private.get('clip')}": bool(private.get("clip")),
@@ -191,5 +212,5 @@ def _observed(
     return Observed(
         function, {name: np.asarray(params[name], np.float32) for name in function.params},
         {name: np.asarray(params[name], np.float32) for name in function.state}, gradient, examples, steps, masked,
-        tuple(name for name, there in marks.items() if there),
+        classes, tuple(name for name, there in marks.items() if there),
     )  # fmt: skip

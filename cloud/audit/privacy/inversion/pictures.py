@@ -13,7 +13,7 @@ import numpy as np
 
 from cloud.errors import AuditError
 
-__all__ = ["Recovered", "compare", "picture", "psnr", "ssim"]
+__all__ = ["Recovered", "compare", "psnr", "ssim"]
 
 MOST = 100.0
 """Decibels of equal images."""
@@ -35,6 +35,14 @@ class Recovered:
     """(n,) decibels of the mean of other people's examples, the best picture without the messages."""
     chance_other: Any
     """(n,) decibels of as many other people's examples, assigned in the same way."""
+    rank: Any
+    """(n,) how many of other people's examples correlate better with the reconstruction, means taken away: 0 tells the
+    example from all of them, which by chance happens once in k + 1 times; k where there is no reconstruction."""
+
+    @property
+    def chance(self) -> Any:
+        """(n,) decibels of the better of both."""
+        return np.maximum(self.chance_mean, self.chance_other)
 
     @property
     def gain(self) -> float:
@@ -85,26 +93,24 @@ def compare(found: Any, originals: Any, others: Any, *, clip: tuple[float, float
         np.array([ssim(a, b, span) if square else np.nan for a, b in zip(images, originals, strict=True)]),
         np.array([psnr(middle, b, span) for b in originals]),
         np.array([psnr(a, b, span) for a, b in zip(chance, originals, strict=True)]),
+        _ranks(images, originals, others),
     )  # fmt: skip
 
 
-def picture(found: Recovered, *, most: int = 16, clip: tuple[float, float] = (0.0, 1.0)) -> Any:
-    """Pixels uint8 (rows, columns) of the first `most` examples, and below each its reconstruction, with grey lines
-    between them. Raises AuditError for inputs that are no grey images, (n, rows, columns) or (n, 1, rows, columns)."""
-    shape = found.originals.shape
-    if len(shape) not in (3, 4) or (len(shape) == 4 and shape[1] != 1):
-        raise AuditError(f"expected images (n, rows, columns), got {list(shape)}; reshape what you compare")
-    size = shape[-2:]
-    pairs = zip(found.originals[:most].reshape(-1, *size), found.images[:most].reshape(-1, *size), strict=True)
-    scaled = [[(one - clip[0]) / (clip[1] - clip[0]) for one in pair] for pair in pairs]
-    framed = [np.concatenate([np.pad(one, 1, constant_values=0.5) for one in pair]) for pair in scaled]
-    return np.uint8(np.clip(np.concatenate(framed, 1), 0, 1) * 255 + 0.5)
+def _ranks(images: Any, originals: Any, others: Any) -> Any:
+    known, own, found = (part.reshape(len(part), -1) - others.mean(0).ravel() for part in (others, originals, images))
+    near = found @ known.T / np.maximum(np.linalg.norm(known, axis=1), 1e-12)
+    right = (found * own).sum(1) / np.maximum(np.linalg.norm(own, axis=1), 1e-12)
+    there = images.reshape(len(images), -1).any(1)
+    return np.where(there, (near > right[:, None]).sum(1), len(others))
 
 
 def _assigned(found: Any, originals: Any, span: float) -> Any:
     from scipy.optimize import linear_sum_assignment  # a second of every start if it were imported at once
 
-    near = np.array([[psnr(a, b, span) for b in originals] for a in found])
+    a, b = (part.reshape(len(part), -1).astype(np.float64) for part in (found, originals))
+    error = ((a**2).sum(1)[:, None] + (b**2).sum(1)[None] - 2 * a @ b.T) / max(b.shape[1], 1)
+    near = -np.log10(np.maximum(error, span * span * 10 ** (-MOST / 10)))
     images = np.zeros_like(originals)
     for row, column in zip(*linear_sum_assignment(-near), strict=True):
         images[column] = found[row]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
+import converter
 from cloud import zoo
+from cloud.audit.pictures import rows_of
 from cloud.audit.privacy.inversion import (
     Tap,
     compare,
@@ -19,12 +22,16 @@ from cloud.audit.privacy.inversion import (
     labels_of,
     observe,
     observe_change,
-    picture,
+    observe_mean,
     psnr,
+    record,
     recorded_rounds,
     ssim,
+    trained_function,
 )
+from cloud.audit.privacy.inversion.geiping import gradient_of
 from cloud.errors import AuditError
+from converter import Training
 from federated.messages.packed import pack, unpack
 
 DEVICES = 3
@@ -45,7 +52,15 @@ def cnn() -> ir.Model:
     return b.model(logits=b.dense(b.op("Flatten", y, shape=("batch", 768), axis=1), 10, name="head"))
 
 
-MODELS = {"mlp": lambda: zoo.mlp(64, 10, [48]), "smooth": smooth, "cnn": cnn}
+def norms() -> ir.Model:
+    b = zoo.Builder("norms", 0)
+    y = b.conv_bn_relu(b.input("x", ("batch", 1, 8, 8)), 8, 3, name="first")
+    return b.model(logits=b.dense(b.global_average_pool(y), 10, name="head"))
+
+
+MODELS = {
+    "mlp": lambda: zoo.mlp(64, 10, [48]), "smooth": smooth, "cnn": cnn, "norms": norms
+}  # fmt: skip
 
 
 class Runs:
@@ -177,6 +192,54 @@ def test_messages_without_a_gradient_are_refused(runs: Runs) -> None:
         geiping(observe(model, message, reply), np.array([1, 2]))
 
 
+@pytest.mark.parametrize("name", ["mlp", "norms"])
+def test_the_bundle_that_devices_have_gives_the_same_gradient(runs: Runs, name: str, tmp_path: Path) -> None:
+    """In training form: statistics of batch normalisation are those of the batch."""
+    model = MODELS[name]()
+    path = tmp_path / "model.mslite"
+    converter.convert(model, output=path, trainable=Training("*", batch_norm="train"))
+    function = trained_function(path)
+    shape = (64,) if name == "mlp" else (1, 8, 8)
+    data = {f"d{i}": (runs.x[4 * i : 4 * i + 4].reshape(-1, *shape), runs.y[4 * i : 4 * i + 4]) for i in range(2)}
+    found = record(path, data, {"local": {"steps": 1, "batch": 4}, "algorithm": {"name": "fedavg", "rate": 0.1}})
+    ours = observe(function, *found.taps["d0"].trained[0])
+    assert ours.classes == 10 and bool(ours.state) == (name == "norms")
+    np.testing.assert_array_equal(labels_of(ours), np.sort(data["d0"][1]))
+    slopes = gradient_of(function, ours.params, ours.state, data["d0"][0], data["d0"][1])
+    for each, slope in slopes.items():
+        np.testing.assert_allclose(ours.gradient[each], slope, atol=2e-4, err_msg=each)
+    if name == "mlp":
+        np.testing.assert_array_equal(invert(ours), invert(observe(model, *found.taps["d0"].trained[0])))
+
+
+def test_a_bundles_loss_takes_classes_alone(runs: Runs, tmp_path: Path) -> None:
+    converter.convert(smooth(), output=tmp_path / "m.mslite", trainable="*")
+    message = runs("smooth")["d0"].trained[0]
+    seen = observe(trained_function(tmp_path / "m.mslite"), *message)
+    x, _ = dlg(seen, labels_of(seen), restarts=1, steps=200)
+    assert psnr(x[0], runs.x[0]) > 25
+    with pytest.raises(AuditError, match="expected labels with a bundle"):
+        dlg(seen)
+
+
+def test_the_mean_that_a_server_has_and_the_one_that_it_publishes(runs: Runs, tmp_path: Path) -> None:
+    """Central noise is added to the sum after the server has it."""
+    converter.convert(MODELS["mlp"](), output=tmp_path / "m.mslite", trainable="*")
+    data = {f"d{i}": (runs.x[i : i + 1], runs.y[i : i + 1]) for i in range(DEVICES)}
+    privacy = {"clip": 1.0, "secure": True, "noise": "central", "multiplier": 0.5}
+    words = {"local": {"steps": 1, "batch": 1}, "privacy": privacy}
+    found, again = (record(tmp_path / "m.mslite", data, words, seed=3) for _ in range(2))
+    plain = runs("mlp", rate=0.05)
+    each = [observe(MODELS["mlp"](), *tap.trained[0]).gradient for tap in plain.values()]
+    message = found.taps["d0"].trained[0][0]
+    ours = observe_mean(MODELS["mlp"](), message, found.means[0], DEVICES)
+    noisy = observe_mean(MODELS["mlp"](), message, found.published[0], DEVICES)
+    for name, slope in ours.gradient.items():
+        np.testing.assert_allclose(slope, np.mean([one[name] for one in each], 0), atol=1e-4)
+        assert np.abs(noisy.gradient[name] - slope).mean() > 1
+        np.testing.assert_array_equal(found.published[0]["params"][name], again.published[0]["params"][name])
+
+
 def test_pictures() -> None:
     rng = np.random.default_rng(0)
     images, others = rng.random((3, 8, 8), np.float32), rng.random((9, 8, 8), np.float32)
@@ -185,11 +248,11 @@ def test_pictures() -> None:
     assert psnr(np.zeros(4), np.full(4, 0.1)) == pytest.approx(20)
     assert ssim(images[0], 1 - images[0]) < -0.5
     assert compare(others[3:6], images, others).gain < 1
-    pixels = picture(found, most=2)
-    assert pixels.dtype == np.uint8 and pixels.shape == (20, 20)
-    np.testing.assert_array_equal(pixels[1:9, 11:19], np.round(images[1] * 255))
-    np.testing.assert_array_equal(pixels[:10], pixels[10:])
-    with pytest.raises(AuditError, match="expected images"):
-        picture(compare(images.reshape(3, 64), images.reshape(3, 64), others.reshape(9, 64)))
+    assert (found.rank == 0).all() and (compare(others[3:6], images, others).rank > 0).all()
+    assert list(compare(images[:1], images, others).rank) == [0, 9, 9]
+    pixels = rows_of([found.originals[:2], found.images[:2]], "image", (0.0, 1.0))
+    assert pixels.dtype == np.uint8 and pixels.shape == (18, 18)
+    np.testing.assert_array_equal(pixels[:8, 10:], np.round(images[1] * 255))
+    np.testing.assert_array_equal(pixels[:8], pixels[10:])
     with pytest.raises(AuditError, match="at least 3 other examples"):
         compare(images, images, others[:2])
