@@ -12,7 +12,7 @@ import optax
 __all__ = ["covered", "found_cells", "matched", "paired", "rebuilt", "written"]
 
 _STRIDE = 8
-"""Pixels of a cell's side (`cloud.zoo.yolo`)."""
+"""Pixels of the side of a cell (`cloud.zoo.yolo`) or of a patch (`cloud.zoo.yolos`)."""
 
 
 def rebuilt(output: Any, labels: Any) -> Any:
@@ -87,7 +87,8 @@ def _overlap(one: Any, other: Any) -> Any:
 
 def matched(outputs: Any, labels: Any) -> Any:
     """`cloud.zoo.yolos`: each object is matched with one token so that the sum of costs is least (Carion et al., 2020),
-    then the cross-entropy of all tokens (a tenth of it for "none"), and the distances and overlaps of the boxes."""
+    then the cross-entropy of all tokens (a tenth of it for "none"), and the distances and overlaps of the boxes; where
+    there is `patch_logits`, their cross-entropy too: a patch has the class of the box that its middle is in."""
     logits, found = outputs["logits"], outputs["boxes"]
     boxes, kinds = labels["boxes"], labels["classes"]
     there = (kinds >= 0).astype(jnp.float32)
@@ -103,12 +104,28 @@ def matched(outputs: Any, labels: Any) -> Any:
     rows = jnp.arange(len(kinds))[:, None]
     slot = jnp.where(there > 0, chosen, logits.shape[1])  # objects that are not there write outside
     wanted = jnp.full(logits.shape[:2], none).at[rows, slot].set(kinds, mode="drop")
-    weight = jnp.where(wanted == none, 0.1, 1.0)
-    each = optax.losses.softmax_cross_entropy_with_integer_labels(logits, wanted)
-    lost = (each * weight).sum(1) / weight.sum(1)
+    lost = _classified(logits, wanted)
+    if "patch_logits" in outputs:
+        lost += _classified(outputs["patch_logits"], _seen(outputs["patch_logits"].shape[1], boxes, kinds, none))
     price = 5 * apart + 2 * (1 - shared)
     mine = jnp.take_along_axis(price, chosen[..., None], axis=2)[..., 0]
     return lost + (mine * there).sum(1) / jnp.maximum(there.sum(1), 1)
+
+
+def _classified(logits: Any, wanted: Any) -> Any:
+    """The mean cross-entropy of tokens, where the last class, "none", weighs a tenth: [batch]."""
+    weight = jnp.where(wanted == logits.shape[-1] - 1, 0.1, 1.0)
+    each = optax.losses.softmax_cross_entropy_with_integer_labels(logits, wanted)
+    return (each * weight).sum(1) / weight.sum(1)
+
+
+def _seen(count: int, boxes: Any, kinds: Any, none: int) -> Any:
+    """The class of the box that the middle of each patch is in, [batch, count], in rows of a square image."""
+    across = round(count**0.5)
+    middles = (jnp.arange(across) + 0.5) * _STRIDE
+    places = jnp.stack(jnp.meshgrid(middles, middles), -1).reshape(1, 1, count, 2)
+    inside = ((places > boxes[:, :, None, :2]) & (places < boxes[:, :, None, 2:])).all(-1) & (kinds >= 0)[..., None]
+    return jnp.where(inside.any(1), jnp.take_along_axis(kinds, inside.argmax(1), axis=1), none)
 
 
 def _assigned(cost: Any) -> Any:

@@ -305,31 +305,40 @@ def _plain(row: Array) -> Array:
     return np.pad(np.frombuffer(text.encode(), np.uint8).astype(np.int32), (0, len(row) - len(text)))
 
 
-def summaries(folder: str, length: int = 64, target_length: int = 20, limit: int = 0, tested: int = 300) -> Parts:
-    """Docstrings of Python packages without their first paragraph, and that paragraph (`benchmarks.recipes.texts`): the
-    first `length` tokens `x`, `target` [target_length] what was written so far behind a start token; labels are the
-    summary's tokens, an end, and zeros. Longer summaries are left out. The test has other files of the packages."""
-    return _pairs(folder, "docstrings", length, target_length, limit, tested, cut=True)
+def summaries(
+    folder: str, length: int = 40, target_length: int = 20, similar: bool = True, limit: int = 0, tested: int = 300
+) -> Parts:
+    """Functions and classes of Python packages, and the first paragraph of their docstrings, the summary
+    (`benchmarks.recipes.texts`). `x` [target_length + 1 + length]: the summary of the training pairs' most similar text
+    in other files, a start token, and the name, the arguments and the rest of the docstring; what is longer is cut.
+    `target` [target_length]: what was written so far behind a start token; labels are the summary's tokens, an end, and
+    zeros. Longer summaries are left out. The test has other files of the packages. Without `similar`, `x` [length] is
+    the text alone."""
+    return _pairs(folder, "docstrings", length, target_length, similar, limit, tested, cut=True)
 
 
-def messages(folder: str, length: int = 20, target_length: int = 20, limit: int = 0, tested: int = 300) -> Parts:
+def messages(
+    folder: str, length: int = 20, target_length: int = 20, similar: bool = True, limit: int = 0, tested: int = 300
+) -> Parts:
     """English messages of programs and the German ones, as `summaries`; what is longer is left out on both sides. The
     test has other messages."""
-    return _pairs(folder, "messages", length, target_length, limit, tested, cut=False)
+    return _pairs(folder, "messages", length, target_length, similar, limit, tested, cut=False)
 
 
-def _pairs(folder: str, name: str, length: int, target_length: int, limit: int, tested: int, *, cut: bool) -> Parts:
+def _pairs(
+    folder: str, name: str, length: int, target_length: int, similar: bool, limit: int, tested: int, *, cut: bool
+) -> Parts:
     place = Path(folder)
     found, tokenizer = texts.read(place, name), writing.tokenizer_of(place, name)
-    parts = []
-    for pairs, most in zip(found, (limit, tested), strict=True):
-        ids = [[tokenizer.encode(text, special=False, add=False) for text in pair] for pair in pairs]
-        kept = [(x, y) for x, y in ids if (cut or len(x) <= length) and len(y) < target_length]
+    near, parts = target_length if similar else 0, []
+    for part, most in zip(found, (limit, tested), strict=True):
+        ids = [[tokenizer.encode(text, special=False, add=False) for text in each] for each in part]
+        kept = [each for each in ids if (cut or len(each[0]) <= length) and len(each[1]) < target_length]
         kept = [kept[i] for i in _some(len(kept), most)]
-        x, y = np.zeros((len(kept), length), np.int32), np.zeros((len(kept), target_length), np.int32)
-        for row, label, (source, wanted) in zip(x, y, kept, strict=True):
-            row[: len(source)] = source[:length]
+        y = np.zeros((len(kept), target_length), np.int32)
+        for label, (_, wanted, _) in zip(y, kept, strict=True):
             label[: len(wanted) + 1] = [*wanted, texts.END]
+        x = np.stack([writing.source(text, other, length, near) for text, _, other in kept])
         target = np.concatenate([np.full((len(y), 1), texts.START, np.int32), y[:, :-1]], 1)
         parts.append(({"x": x, "target": target}, y))
     return parts[0], parts[1]

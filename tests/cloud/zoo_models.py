@@ -28,9 +28,15 @@ SMALL: Mapping[str, Callable[[], ir.Model]] = {
     "vit": lambda: zoo.vit((1, 28, 28), 10, patch=7, width=32, layers=1, heads=2),
     "yolo": lambda: zoo.yolo((1, 64, 64), 3, width=4, depth=1),
     "yolos": lambda: zoo.yolos((1, 32, 32), 3, patch=8, width=32, layers=1, heads=2, objects=5),
+    "yolos spread": lambda: zoo.yolos(
+        (1, 32, 32), 3, patch=8, width=32, layers=1, heads=2, objects=5, stem=4, spread=True, dense=True
+    ),
     "bert": lambda: zoo.bert(16, 3, vocabulary=50, positions=20, width=32, layers=1),
     "gpt": lambda: zoo.gpt(16, 50, width=32, layers=1, heads=2),
     "t5": lambda: zoo.t5(12, 10, vocabulary=50, width=32, layers=1, heads=2, head_width=8, hidden=32),
+    "t5 aligned": lambda: zoo.t5(
+        12, 10, vocabulary=50, width=32, layers=1, heads=2, head_width=8, hidden=32, aligned=True
+    ),
     "tc_resnet": lambda: zoo.tc_resnet((10, 1, 49), 10, filters=(8, 12, 16)),
     "tcn": lambda: zoo.tcn((1, 1, 64), 10, filters=8, levels=2),
     "lstm": lambda: zoo.lstm((3, 1, 20), 5, hidden=16, layers=2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 import zipfile
@@ -14,6 +15,7 @@ import pytest
 
 import lite_runtime
 from benchmarks.recipes import losses, scores, sets, texts, writing
+from benchmarks.recipes.memory import nearest
 from benchmarks.recipes.page import page, read
 from cloud import zoo
 from converter import convert
@@ -64,7 +66,7 @@ def test_wheels_must_be_those_that_are_listed(tmp_path: Path, capsys: pytest.Cap
 
 
 SOURCE = '''
-def area(width, height):
+def rectangle_area(width, height):
     """The area of a rectangle in square metres.
 
     Parameters
@@ -77,6 +79,12 @@ def other():
     """The area of a rectangle in square metres.
 
     The same summary again, which is not taken, although there is a text of more than twelve words.
+    """
+
+class HTTPServer2(object):
+    """A server whose summary has few words.
+
+    Twelve words have to be here behind it, or else it is not taken.
     """
 
 def short():
@@ -96,18 +104,35 @@ def test_docstrings_and_what_is_made_of_them(tmp_path: Path, monkeypatch: pytest
     found = texts.docstrings([package.name])
     assert package.name not in sys.modules
     text = "Parameters width, height : float The lengths of the sides in metres, which are not negative."
-    assert found == [(f"{package.name}/shapes.py", (text, "The area of a rectangle in square metres."))]
+    summary = "The area of a rectangle in square metres."
+    assert found[0] == (f"{package.name}/shapes.py", (f"rectangle area (width, height). {text}", summary))
+    assert len(found) == 2 and found[1][1][0].startswith("http server 2 (class). Twelve words")
     many = [(f"{i // 2}.py", (f"text {i}", f"short {i}")) for i in range(200)]
     train, test = texts.split(many)
-    assert sorted([*train, *test]) == sorted(pair for _, pair in many) and 8 <= len(test) <= 40
-    assert {int(text[5:]) // 2 for text, _ in train}.isdisjoint(int(text[5:]) // 2 for text, _ in test)
+    assert sorted([*train, *test]) == sorted(many) and 8 <= len(test) <= 40
+    assert {place for place, _ in train}.isdisjoint(place for place, _ in test)
     texts._write(tmp_path, "docstrings", many)
     (given, labels), (held, _) = sets.summaries(str(tmp_path), length=4, target_length=9)
-    assert given["x"].shape == (len(train), 4) and given["target"].shape == labels.shape == (len(train), 9)
+    assert given["x"].shape == (len(train), 14) and given["target"].shape == labels.shape == (len(train), 9)
     assert (given["target"][:, 0] == texts.START).all() and (given["target"][:, 1:] == labels[:, :-1]).all()
     assert ((labels == texts.END).sum(1) == 1).all() and len(held["x"]) == len(test)
     tokenizer = writing.tokenizer_of(tmp_path, "docstrings")
-    assert writing.decoded(tokenizer, labels) == [short for _, short in train]
+    assert writing.decoded(tokenizer, labels) == [pair[1] for _, pair in train]
+    sources, similar = (writing.decoded(tokenizer, part) for part in writing.parts(given["x"]))
+    assert (given["x"][:, 9] == texts.START).all() and sources == [pair[0] for _, pair in train]
+    assert similar == [near for _, _, near in texts.read(tmp_path, "docstrings")[0]]
+    (alone, _), _ = sets.summaries(str(tmp_path), length=4, target_length=9, similar=False)
+    assert (alone["x"] == given["x"][:, 10:]).all() and (writing.parts(alone["x"])[0] == alone["x"]).all()
+
+
+def test_the_most_similar_text_is_one_of_another_place() -> None:
+    known = ["delete the page", "open a file", "delete the pages"]
+    assert nearest(["open the files", "delete pages"], known).tolist() == [1, 2]
+    apart = (np.array([0, 1, 1]), np.array([0, 1, 1]))
+    assert nearest(known, known, apart).tolist() == [2, 0, 0]
+    assert nearest([], known).tolist() == []
+    pairs = [(f"{place}.py", (text, text.upper())) for place, text in zip((0, 1, 0), known, strict=True)]
+    assert [near for _, _, near in texts.remembered(pairs, pairs)][::2] == ["OPEN A FILE"] * 2
 
 
 def test_scores() -> None:
@@ -127,9 +152,9 @@ CHRF = ["Die Datei wurde gelöscht.", "Seite öffnen"], ["Die Dateien wurden gel
 
 
 def test_what_needs_no_model() -> None:
-    known = [("delete the page", "Seite löschen"), ("open a file", "Datei öffnen")]
-    assert writing.from_memory(["open the files", "delete pages"], known) == ["Datei öffnen", "Seite löschen"]
-    assert writing.first_sentence(["One. Two.", "Three"], known) == ["One", "Three"]
+    assert writing.first_sentence("name (a, b). One. Two.", "") == "One"
+    assert writing.first_sentence("name (class). Three", "") == "Three"
+    assert writing.own_name("one name (a, b). One (two).", "") == "one name"
 
 
 def test_the_losses_of_texts_and_masks() -> None:
@@ -160,13 +185,13 @@ def test_a_bundle_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     place = tmp_path / "some.tokenizer"
     place.write_bytes(texts.tokenizer(["Delete the page", "Seite löschen"] * 3, 290))
     tokenizer = Tokenizer.from_bytes(place.read_bytes())
-    model = zoo.t5(6, 5, vocabulary=len(tokenizer), width=16, layers=1, heads=2, head_width=8, hidden=16)
+    model = zoo.t5(8, 5, vocabulary=len(tokenizer), width=16, layers=1, heads=2, head_width=8, hidden=16)
     bundle = tmp_path / "some.mslite"
     convert(ir.to_proto(model), output=bundle)
     program = example("write")
-    (made,) = program.texts(lite_runtime.load(bundle), tokenizer, ["Delete the page"], 1)
-    x, target, ids = np.zeros((1, 6), np.int32), np.zeros((1, 5), np.int32), []
-    given = tokenizer.encode("Delete the page", special=False, limit=6)
+    (made,) = program.texts(lite_runtime.load(bundle), tokenizer, ["Delete the page"], [], 1)
+    x, target, ids = np.zeros((1, 8), np.int32), np.zeros((1, 5), np.int32), []
+    given = tokenizer.encode("Delete the page", special=False, limit=8)
     x[0, : len(given)], target[0, 0] = given, texts.START
     for place_of in range(5):
         logits = run_onnx(model, x=x, target=target)[0][0, place_of]
@@ -178,5 +203,10 @@ def test_a_bundle_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert made == tokenizer.decode(ids)
     monkeypatch.setattr("sys.argv", ["write.py", str(bundle), str(place), "page", "Delete the page"])
     assert program.main() == 0 and len(capsys.readouterr().out.splitlines()) >= 2
+    pairs = tmp_path / "some.json"
+    pairs.write_text(json.dumps({"train": [["pages", "Seiten", ""], ["a file", "Datei", ""]], "test": []}), "utf-8")
+    assert program.remembered(pairs, ["page", "file"]) == ["Seiten", "Datei"]
+    monkeypatch.setattr("sys.argv", ["write.py", str(bundle), str(place), "--pairs", str(pairs), "page"])
+    assert program.main() == 0 and capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["write.py", str(bundle), str(bundle), "page"])
     assert program.main() == 3 and "error: " in capsys.readouterr().err

@@ -119,6 +119,20 @@ def test_matched_objects_may_come_in_any_order() -> None:
     assert all(np.isfinite(slope).all() and np.any(slope) for slope in slopes.values())
 
 
+def test_patches_have_the_class_of_the_box_that_they_are_in() -> None:
+    seen = np.full((2, 8, 8), 3)  # none
+    seen[0, 1:3, 1:3], seen[0, 5:7, 5:7], seen[1, :2, :2] = 1, 2, 0  # middles at 4, 12, 20, ... pixels
+    found = {"logits": jnp.zeros((2, 4, 4)), "boxes": jnp.full((2, 4, 4), 5.0)}
+    alone = losses.matched(found, LABELS)
+    right = 20.0 * jnp.eye(4)[seen.reshape(2, 64)]
+    np.testing.assert_allclose(losses.matched(found | {"patch_logits": right}, LABELS), alone, atol=1e-4)
+    even = losses.matched(found | {"patch_logits": jnp.zeros((2, 64, 4))}, LABELS)
+    np.testing.assert_allclose(even, alone + np.log(4), atol=1e-4)
+    nothing = losses.matched(found | {"patch_logits": jnp.zeros((2, 64, 4)).at[..., 3].set(20.0)}, LABELS)
+    shares = np.array([8 / (8 + 5.6), 4 / (4 + 6.0)])  # "none" weighs a tenth
+    np.testing.assert_allclose(nothing, alone + 20 * shares, rtol=1e-4)
+
+
 def test_pairs_with_the_same_label_do_not_count_against_each_other() -> None:
     vectors = jnp.eye(3)[jnp.array([0, 0, 1])]
     outputs = {"query_vector": vectors, "item_vector": vectors}

@@ -18,6 +18,7 @@ BUCKETS, FARTHEST = 32, 128
 def t5(
     length: int = 512, target_length: int = 512, seed: int = 0, *, vocabulary: int = 32128, width: int = 512,
     layers: int = 6, heads: int = 8, head_width: int = 64, hidden: int = 2048, dropout: float = 0.1,
+    aligned: bool = False,
 ) -> ir.Model:  # fmt: skip
     """T5 (Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020), by
     default T5-small: `x` [batch, length] int32, the source, and `target` [batch, target_length] int32, what was written
@@ -26,7 +27,9 @@ def t5(
 
     An encoder and a decoder of `layers` blocks, RMS norm before every part, attention without scaling in `heads` of
     `head_width`, with learned biases by distance in place of positions, dense layers with ReLU, no other biases. One
-    embedding for both sides and the logits. Nothing attends to id 0 of the source, which is padding.
+    embedding for both sides and the logits. Nothing attends to id 0 of the source, which is padding. A departure from
+    the paper: if `aligned`, attention to the source has biases by distance too, so that a place of the target finds the
+    same place of the source, where copying is to be learned from few texts.
     """
     b = Builder("t5", seed)
     source = b.input("x", (BATCH, length), ir.DataType.INT32)
@@ -35,11 +38,16 @@ def t5(
     net = _Net(b, width, heads, head_width, hidden, dropout)
     memory, empty = net.embedded(table, source, "encoder"), _penalty(b, source)
     shape = (BATCH, heads, length, length)
-    bias = b.op("Add", net.bias(length, "encoder", both=True), empty, name="encoder.scores", shape=shape)
+    bias = b.op("Add", net.bias(length, length, "encoder", both=True), empty, name="encoder.scores", shape=shape)
     for i in range(layers):
         memory = net.block(memory, f"encoder.block{i}", mask=bias)
     memory = net.normed(memory, "encoder.norm", ends=True)
-    y, bias = net.embedded(table, target, "decoder"), net.bias(target_length, "decoder", both=False)
+    y, bias = net.embedded(table, target, "decoder"), net.bias(target_length, target_length, "decoder", both=False)
+    if aligned:
+        shape = (BATCH, heads, target_length, length)
+        empty = b.op(
+            "Add", net.bias(target_length, length, "cross", both=True), empty, name="cross.scores", shape=shape
+        )
     for i in range(layers):
         y = net.block(y, f"decoder.block{i}", mask=bias, memory=memory, seen=empty)
     y = b.op("Mul", net.normed(y, "decoder.norm", ends=True), b.fixed("head.scale", [width**-0.5]))
@@ -60,14 +68,14 @@ class _Net:
         shape = (*dims(ids), dims(table)[1])
         return self._dropped(self._b.op("Gather", table, ids, name=f"{name}.tokens", shape=shape), f"{name}.tokens")
 
-    def bias(self, length: int, name: str, *, both: bool) -> ir.Value:
-        """[1, heads, length, length] for the scores of attention within one side."""
+    def bias(self, queries: int, keys: int, name: str, *, both: bool) -> ir.Value:
+        """[1, heads, queries, keys] for the scores of attention."""
         table = self._b.normal(f"{name}.bias.weight", (BUCKETS, self._heads), self._key)
-        rows = self._b.constant(f"{name}.bias.buckets", _buckets(length, both))
-        found = self._b.op("Gather", table, rows, name=f"{name}.bias.rows", shape=(length, length, self._heads))
+        rows = self._b.constant(f"{name}.bias.buckets", _buckets(queries, keys, both))
+        found = self._b.op("Gather", table, rows, name=f"{name}.bias.rows", shape=(queries, keys, self._heads))
         found = self._b.transpose(found, (2, 0, 1), name=f"{name}.bias.heads")
         axis = self._b.constant(f"{name}.bias.axis", [0])
-        return self._b.op("Unsqueeze", found, axis, name=f"{name}.bias", shape=(1, self._heads, length, length))
+        return self._b.op("Unsqueeze", found, axis, name=f"{name}.bias", shape=(1, self._heads, queries, keys))
 
     def block(
         self, x: ir.Value, name: str, *, mask: ir.Value, memory: ir.Value | None = None, seen: ir.Value | None = None
@@ -107,10 +115,10 @@ def _penalty(b: Builder, ids: ir.Value) -> ir.Value:
     return b.op("Mul", b.op("Sub", here, b.fixed("one", [1])), b.fixed("penalty", [1e4]))
 
 
-def _buckets(length: int, both: bool) -> npt.NDArray[np.int64]:
+def _buckets(queries: int, keys: int, both: bool) -> npt.NDArray[np.int64]:
     """The group of each key's distance from each query, [queries, keys]: near ones alone, far ones in groups whose size
     grows. `both`: keys behind the query have groups of their own; otherwise they share that of distance 0."""
-    ahead = np.arange(length)[None] - np.arange(length)[:, None]
+    ahead = np.arange(keys)[None] - np.arange(queries)[:, None]
     count = BUCKETS // 2 if both else BUCKETS
     start = np.where(ahead > 0, count, 0) if both else np.zeros_like(ahead)
     far, near = np.abs(ahead) if both else np.maximum(-ahead, 0), count // 2
