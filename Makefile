@@ -102,8 +102,9 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 
-# Python compiles what is imported; compiling all of the packages' modules takes as long as installing them.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Python compiles what is imported; compiling all of the packages' modules takes as long as installing them. The newest pip
+# shows setuptools' warnings, and it warns of every installation that is editable.
+PIP := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 # What compiling kernels needs is installed first: it goes on while the rest is installed.
 define FIRST
