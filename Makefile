@@ -95,13 +95,16 @@ clean: ## Remove .venv and everything tools left behind
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
+# To choose among all packages' versions takes Python 3.11's own pip five times as long as the newest.
 $(VENV)/bin/python:
 	@echo "==> creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "msedge needs Python 3.11 or newer: make PYTHON=python3.12 …")'
 	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 
-# Python compiles what is imported; compiling all of the packages' modules takes as long as installing them.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Python compiles what is imported; compiling all of the packages' modules takes as long as installing them. The newest pip
+# shows setuptools' warnings, and it warns of every installation that is editable.
+PIP := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 # What compiling kernels needs is installed first: it goes on while the rest is installed.
 define FIRST
