@@ -131,7 +131,7 @@ def distances(x: Array, other: Array, norm: Norm) -> Array:
 
 
 def within(x: Array, found: Array, epsilon: float) -> Array:
-    """`found`, where it is within epsilon of `x`; elsewhere the last float32 that is, or `x`."""
+    """`found`, where it is within epsilon of `x`; elsewhere the last float32 that is."""
     flat, result = x.reshape(-1), found.flatten()
     for start in range(0, result.size, _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -144,7 +144,7 @@ def _within_block(x: Array, found: Array, epsilon: float) -> Array:
     outside = np.abs(found - exact) > epsilon
     if not outside.any():
         return found
-    edge = (exact + np.copysign(epsilon, way)).astype(np.float32)
+    edge = (exact + np.where(way > 0, epsilon, -epsilon)).astype(np.float32)
     bits, inward = edge.view(np.int32), -np.sign(edge * way).astype(np.int32)  # bits plus or minus 1: a neighbour
     for _ in range(3):  # float32's rounding, and then float64's
         bits += inward * (np.abs(edge - exact) > epsilon)
