@@ -264,16 +264,10 @@ def main(folder: str) -> None:
     noise = torch.from_numpy(arrays["noise"])
     parts = torch.from_numpy(arrays["parts"])[None]
     window, stride = tuple(case["window"]), tuple(case["stride"])
-    integrate = IntegratedGradients(network)
     methods = {
         "saliency": lambda x, t: Saliency(network).attribute(x, t, abs=False),
         "input_x_gradient": lambda x, t: InputXGradient(network).attribute(x, t),
-        **{
-            f"integrated_gradients {rule}": partial(
-                lambda x, t, how: integrate.attribute(x, target=t, n_steps=case["points"], method=how), how=how
-            )
-            for rule, how in case["integrals"].items()
-        },
+        **_integrals(case, network),
         "smoothgrad": lambda x, t: Saliency(network).attribute(x + noise, t, abs=False).mean(0, keepdim=True),
         "occlusion": lambda x, t: Occlusion(network).attribute(
             x, window, strides=stride, target=t, perturbations_per_eval=64
@@ -296,13 +290,24 @@ def main(folder: str) -> None:
         seconds[name] = (process_time() - begin) / len(rows)
         found[name] = torch.cat(rows).detach().numpy()
     double = _network(case, arrays).double()
-    for name, rules in kinds.items():
-        method = _relevance(case, arrays, rules, double, double=True)
+    exact = _integrals(case, double)
+    exact |= {f"lrp {name}": _relevance(case, arrays, rules, double, double=True) for name, rules in kinds.items()}
+    for name, method in exact.items():
         rows = [method(samples[i : i + 1].double(), target) for i, target in enumerate(case["targets"])]
-        found[f"lrp {name} float64"] = torch.cat(rows).detach().numpy()
+        found[f"{name} float64"] = torch.cat(rows).detach().numpy()
     found.update(_measured(network, samples[:1], case["targets"][0], arrays))
     np.savez(Path(folder) / "captum.npz", **found)
     (Path(folder) / "captum.json").write_text(json.dumps(seconds))
+
+
+def _integrals(case: dict, network: nn.Module) -> dict[str, Callable]:
+    integrate = IntegratedGradients(network)
+    return {
+        f"integrated_gradients {rule}": partial(
+            lambda x, t, how: integrate.attribute(x, target=t, n_steps=case["points"], method=how), how=how
+        )
+        for rule, how in case["integrals"].items()
+    }
 
 
 def _relevance(case: dict, arrays: dict, rules: dict, network: nn.Module, *, double: bool = False) -> Callable:

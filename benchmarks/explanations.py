@@ -7,9 +7,10 @@ over nine inertial signals, a vision transformer on MNIST. `--python` is an inte
 and captum, which rebuilds the layers from arrays in a process of its own. Captum has no relevance for attention: the
 transformer's is compared with that of lxt, by the authors of AttnLRP, if `--lxt` names a folder with it (`pip install
 --no-deps --target FOLDER lxt==2.1`). Printed: the largest difference of attributions, relative to the largest
-attribution of each sample, for LRP also that of both from Captum in float64, as its rules divide by what is nearly 0;
-CPU seconds of an explanation, after a first one that is not counted; and, for msedge's methods, the mean figures of
-faithfulness over test samples, asked of the bundle.
+attribution of each sample, for LRP and Integrated Gradients also that of both from Captum in float64: LRP's rules
+divide by what is nearly 0, and at a point of the path a ReLU's input may be 0 but for rounding; CPU seconds
+of an explanation, after a first one that is not counted; and, for msedge's methods, the mean figures of faithfulness
+over test samples, asked of the bundle.
 3 minutes; needs the extras `convert` and `cloud`.
 """
 
