@@ -27,7 +27,10 @@ def uphill(slope: Array, norm: str) -> Array:
     """The direction of length 1 in which a linear function with this gradient grows most. Zero where it is zero."""
     if norm == "Linf":
         return np.asarray(np.sign(slope))
-    largest = np.abs(slope).reshape(len(slope), -1).max(1)
+    far = length(slope)
+    if far.min() > 1e-12:
+        return np.asarray(slope / far)
+    largest = np.abs(slope).reshape(len(slope), -1).max(1)  # its square may be less than float32 has
     scaled = slope / along(np.maximum(largest, np.float32(1e-38)), slope)
     return np.asarray(scaled / length(scaled))
 
