@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,11 @@ from benchmarks.recipes.writing import TASKS, Run, beside, scored, written_of
 from cloud.zoo.build import parameter_count
 from lite_runtime.graph import Array
 
-__all__ = ["ALLOWED", "HERE", "Row", "digest", "measured"]
+if TYPE_CHECKING:
+    from cloud.train.jobs.config import Config
+    from cloud.train.jobs.job import Job
+
+__all__ = ["ALLOWED", "HERE", "Row", "digest", "measured", "unchanged"]
 
 HERE = Path(__file__).parent
 _CALIBRATION, _BATCH, _TIMED = 256, 100, 30
@@ -75,16 +79,17 @@ def measured(recipe: str, data: Path, bundles: Path | None = None) -> Row:
     from edge.measuring.parity import compare_all
 
     path = HERE / f"{recipe}.toml"
-    config = read(path)
-    changes = [f'data.options.folder="{data.resolve()}"'] if "folder" in config.data.options else []
-    job = job_of(read(path, changes))
+    plain = read(path)
+    changes = [f'data.options.folder="{data.resolve()}"'] if "folder" in plain.data.options else []
+    config = read(path, changes)
+    job = job_of(config)
     began = time.process_time()
     job.fit()
     seconds = time.process_time() - began
     assert job.examples.validation is not None
     inputs, labels = job.examples.validation
     model = job.trainer.export()
-    source, (known, _) = ir.to_proto(model), job.examples.train
+    source, known = ir.to_proto(model), unchanged(config, job, model)
     rows = np.sort(np.random.default_rng(0).permutation(_count(known))[:_CALIBRATION])
     given = {name: array[rows] for name, array in known.items()}
     made = {
@@ -123,6 +128,14 @@ def _figures(
     made = {name: written_of(recipe, data, run, inputs, labels) for name, run in runs.items()}
     cloud, plain, narrow = (scored(recipe, data, made[name], labels) for name in ("cloud", "float32", "int8"))
     return TASKS[recipe].unit, (cloud, plain, narrow), beside(recipe, data, inputs, labels, made["float32"])
+
+
+def unchanged(config: Config, job: Job, model: ir.Model) -> Mapping[str, Array]:
+    """The inputs of training by name, as they are before `[[data.augment]]`."""
+    from cloud.train.jobs.sources import examples_of
+
+    inputs: Mapping[str, Array] = (examples_of(config, model) if config.data.augment else job.examples).train[0]
+    return inputs
 
 
 def _pair(values: Any) -> Any:

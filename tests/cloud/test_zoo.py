@@ -111,8 +111,8 @@ def test_the_bundle_computes_the_model(name: str) -> None:
 
 
 DIFFERENTIATED = [
-    "lenet5", "mobilenet_v3_small", "unet", "yolo", "yolos spread", "bert", "t5 aligned", "tcn", "lstm", "autoencoder",
-    "gcn pooled", "two_tower",
+    "lenet5", "mobilenet_v3_small", "unet", "yolo", "yolos spread", "bert", "t5 aligned", "tcn", "tcn norm", "lstm",
+    "autoencoder", "gcn pooled", "two_tower",
 ]  # fmt: skip
 """Small variants that have all parts of the others; the recipes train every model."""
 
@@ -242,6 +242,27 @@ def test_detections_are_pixels_and_classes() -> None:
     np.testing.assert_allclose(found["scores"][kept], best[kept], rtol=1e-4)
     _, _, found = small("yolos")
     assert found["classes"].max() < 3 and (found["scores"] < 1).all() and np.abs(found["boxes"]).max() < 64
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.1])
+def test_a_vits_blocks_begin_with_the_deviation(deviation: float) -> None:
+    model = zoo.vit((1, 28, 28), 10, patch=7, width=64, layers=1, heads=2, deviation=deviation)
+    weights = {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}  # type: ignore[union-attr]
+    drawn = {name: array for name, array in weights.items() if name.startswith("block0") and array.ndim == 2}
+    assert len(drawn) == 6
+    for name, array in drawn.items():
+        assert array.std() == pytest.approx(deviation, rel=0.05), name
+
+
+def test_a_pooled_tcn_reads_all_steps_and_another_one_the_last() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1, 3, 1, 48)).astype(np.float32)
+    changed = x.copy()
+    changed[..., 0] += 1  # ahead of what the last step sees: 2 (kernel - 1) (2^levels - 1) = 12 steps
+    for pooled in (False, True):
+        model = zoo.tcn((3, 1, 48), 5, filters=8, levels=2, kernel=3, pooled=pooled)
+        before, after = (run_onnx(model, x=given)[0] for given in (x, changed))
+        assert np.array_equal(before, after) is not pooled
 
 
 def test_places_of_a_detectors_tokens_begin_as_a_grid() -> None:

@@ -39,6 +39,7 @@ SMALL: Mapping[str, Callable[[], ir.Model]] = {
     ),
     "tc_resnet": lambda: zoo.tc_resnet((10, 1, 49), 10, filters=(8, 12, 16)),
     "tcn": lambda: zoo.tcn((1, 1, 64), 10, filters=8, levels=2),
+    "tcn norm": lambda: zoo.tcn((3, 1, 48), 5, filters=8, levels=2, kernel=3, norm=True, pooled=True),
     "lstm": lambda: zoo.lstm((3, 1, 20), 5, hidden=16, layers=2),
     "autoencoder": lambda: zoo.autoencoder(64, 4, hidden=(32,)),
     "gcn": lambda: zoo.gcn(9, 3, 4),

@@ -17,10 +17,11 @@ import lite_runtime
 from benchmarks.recipes import losses, sets
 from benchmarks.recipes.__main__ import main
 from benchmarks.recipes.figures import figure_of
-from benchmarks.recipes.measuring import HERE, digest
+from benchmarks.recipes.measuring import HERE, digest, unchanged
 from benchmarks.recipes.page import ORDER, page, read
 from cloud import zoo
 from cloud.train.jobs.config import read as read_config
+from cloud.train.jobs.job import job_of
 from cloud.train.jobs.sources import model_of
 from cloud.zoo.build import parameter_count
 from converter import convert
@@ -49,6 +50,16 @@ def test_the_results_are_of_the_recipes_as_they_are() -> None:
         model, _ = model_of(config)
         assert each.digest == digest(name), name
         assert (parameter_count(model), each.row.data) == (each.row.parameters, config.data.function[5:]), name
+
+
+@pytest.mark.parametrize("augment", ["[]", '[{kind = "image", operation = "rotate", amount = 15.0, axes = "chw"}]'])
+def test_int8_is_calibrated_with_rows_as_they_are(augment: str) -> None:
+    config = read_config(HERE / "mobilenet_v2.toml", [f"data.augment={augment}"])
+    job = job_of(config)
+    assert isinstance(job.examples.train, tuple) is (augment == "[]")
+    (x, _), _ = sets.digits()
+    found = unchanged(config, job, job.trainer.export())
+    assert list(found) == ["x"] and np.array_equal(found["x"], x)
 
 
 def test_a_recipe_runs_and_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
