@@ -4,10 +4,11 @@ A candidate is converted with newly initialised weights, so that its cost is tha
 would execute: which kernels the planner chooses for these shapes, what is fused, where tensors lie in the arena.
 
 `Measured` is this machine: a table of the steps' times, each measured by the runtime in networks that have it. A step
-is known by its kernel, its operations and the bytes that it accesses; what a run costs besides its steps was measured
-with the same networks. Steps that no measured network has are interpolated between steps of the same kernel with fewer
-and with more operations, or else the network is measured. The table stays in the runtime's cache folder, by processor
-and by the digest of the kernels.
+is known by its kernel, its operations, the bytes that it accesses and its weights, which together tell shapes apart;
+what a run costs besides its steps was measured with the same networks. Steps that no measured network has are
+interpolated between steps of the same kernel (a Gaussian process over the logarithms of these numbers; Rasmussen and
+Williams, "Gaussian Processes for Machine Learning", 2006, chapter 2), or else the network is measured. The table stays
+in the runtime's cache folder, by processor and by the digest of the kernels.
 
 `Modelled` is another target, whose programs are planned here: the planner's estimate of each step by operations, bytes,
 and lanes of its vectors (`lite_runtime.planning.cost`), with integer products at the rate of the target's own
@@ -42,6 +43,7 @@ from lite_runtime.native import build, trust
 from lite_runtime.native.target import host
 from lite_runtime.planning import cost as planning
 from lite_runtime.planning.listing import planned
+from lite_runtime.running.profiling import Row
 from lite_runtime.targets import AHEAD, TARGETS, Target
 
 __all__ = ["Cost", "Measured", "Modelled", "Oracle", "bundle_of", "latencies", "latency", "oracle_of", "program_of"]
@@ -50,14 +52,15 @@ HOST = "host"
 """The device that is this machine."""
 ROWS = 8
 """Random rows by which candidates are quantised: ranges do not change what a program costs."""
-REPEATS, ROUNDS, KEEP = 40, 5, 9
-"""Runs of a profile, profiles of a network, and measurements of a step that are kept; of a network's profiles the
-fastest counts for each step, of a step's measurements in several networks the median."""
+REPEATS, BETWEEN, ROUNDS, KEEP = 40, 10, 8, 9
+"""Timed runs of a profile, ordinary runs before each of them (without these, branch predictors have seen other code),
+profiles of a network, and measurements of a step that are kept; of a network's profiles the fastest counts for each
+step, of a step's measurements in several networks the median."""
 _PLAIN = Options(mode="int8", method="minmax", equalize=False, bias_correction=False, gptq=False)
-_VERSION = 1
+_VERSION = 2
 
-Step = tuple[str, int, int]
-"""Kernel, operations, bytes."""
+Step = tuple[str, int, int, int]
+"""Kernel, operations, bytes, elements of the largest constant that its node reads."""
 
 
 class Cost(NamedTuple):
@@ -142,7 +145,14 @@ def program_of(made: bytes) -> tuple[lite_runtime.Model, dict[str, Array], list[
     """A bundle loaded with one thread, one row for it, and the steps of its run."""
     model = lite_runtime.load(made, threads=1)
     row = _one_row(model.bundle)
-    return model, row, [(r.kernel, r.operations, r.bytes) for r in model.profile(row, repeats=1)]
+    return model, row, _steps(model, model.profile(row, repeats=1))
+
+
+def _steps(model: lite_runtime.Model, rows: Sequence[Row]) -> list[Step]:
+    graph = model.bundle.at_first("predict")
+    sizes = {name: array.size for name, array in graph.constants.items()}
+    weights = {node.name or node.outputs[0]: max(sizes.get(n, 0) for n in (*node.inputs, "")) for node in graph.nodes}
+    return [(r.kernel, r.operations, r.bytes, weights.get(r.node.partition(" ")[2], 0)) for r in rows]
 
 
 def latencies(
@@ -233,8 +243,8 @@ class Measured:
         whole = []
         for _ in range(ROUNDS):
             whole.append(latency(model, row, rounds=3, seconds=0.001))
-            rows = model.profile(row, repeats=REPEATS)
-            steps = [(r.kernel, r.operations, r.bytes) for r in rows]
+            rows = model.profile(row, repeats=REPEATS, between=BETWEEN)
+            steps = _steps(model, rows)
             for i, r in enumerate(rows):
                 fastest[i] = min(r.seconds, fastest.get(i, r.seconds))
         for i, step in enumerate(steps):
@@ -270,20 +280,12 @@ class Measured:
         times = self.steps.get(step)
         if times:
             return statistics.median(times)
-        kernel, operations, nbytes = step
-        near = [
-            (other if operations else size, statistics.median(times))
-            for (name, other, size), times in self.steps.items() if name == kernel
-        ]  # fmt: skip
-        mine = operations or nbytes
-        below = max((row for row in near if row[0] <= mine), default=None)
-        above = min((row for row in near if row[0] >= mine), default=None)
-        if below is None or above is None:
+        alike = {other: statistics.median(times) for other, times in self.steps.items() if other[0] == step[0]}
+        size = [other[1] or other[2] for other in alike]
+        if not size or not min(size) <= (step[1] or step[2]) <= max(size):
             return None
         self.unknown += 1
-        low, high = below[0], above[0]
-        share = (mine - low) / (high - low) if high > low else 0.0
-        return below[1] + share * (above[1] - below[1])
+        return _between(alike, [len(self.steps[other]) for other in alike], step)
 
     def _read(self) -> None:
         try:
@@ -291,7 +293,10 @@ class Measured:
                 held = json.load(file)
             if held["version"] != _VERSION or held["kernels"] != build.identity():
                 return
-            steps = {(str(row[0]), int(row[1]), int(row[2])): [float(t) for t in row[3:]] for row in held["steps"]}
+            steps = {
+                (str(kernel), int(operations), int(nbytes), int(weights)): [float(t) for t in times]
+                for kernel, operations, nbytes, weights, *times in held["steps"]
+            }
             besides = [float(t) for t in held["besides"]]
         except (OSError, ValueError, TypeError, KeyError, IndexError):
             return
@@ -299,6 +304,31 @@ class Measured:
             trust.warn(problem, "steps are measured again")
             return
         self.steps, self.besides = steps, besides
+
+
+_REACH, _WAVES, _NOISE = 1.0, 0.3, 0.1
+"""Of the Gaussian process, in natural logarithms: how far a step tells of others, by how much times differ from a power
+of the numbers, and by how much measurements of one step do."""
+
+
+def _between(alike: Mapping[Step, float], counts: Sequence[int], step: Step) -> float:
+    """Seconds of a step by those of others of its kernel, `counts` measurements each: a power of operations, bytes and
+    weights, and what nearby steps differ from it."""
+
+    def numbers(steps: Sequence[Step]) -> Array:
+        return np.log1p(np.array([each[1:] for each in steps], np.float64))
+
+    x, mine, y = numbers(list(alike)), numbers([step]), np.log(list(alike.values()))
+    middle = np.append(x.mean(0), 0.0)
+    columns, own = (np.column_stack([each, np.ones(len(each))]) - middle for each in (x, mine))
+    slopes = np.linalg.solve(columns.T @ columns + 0.01 * np.eye(4), columns.T @ (y - y.mean()))
+
+    def covariance(others: Array) -> Array:
+        return np.asarray(_WAVES**2 * np.exp(-0.5 * ((others[:, None] - x) ** 2).sum(2) / _REACH**2))
+
+    noisy = covariance(x) + np.diag(_NOISE**2 / np.array(counts))
+    rest = np.linalg.solve(noisy, y - y.mean() - columns @ slopes)
+    return float(np.exp(y.mean() + own @ slopes + covariance(mine) @ rest)[0])
 
 
 def _machine() -> str:

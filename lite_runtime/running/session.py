@@ -146,9 +146,11 @@ class Model:
 
             return StateBinding(given, self._with_state(signature))
 
-    def profile(self, inputs: Mapping[str, Any], signature: str = "predict", repeats: int = 10) -> list[Row]:
+    def profile(
+        self, inputs: Mapping[str, Any], signature: str = "predict", repeats: int = 10, between: int = 0
+    ) -> list[Row]:
         """Mean time of every step over `repeats` runs, in order of execution; the first run is not counted. State does
-        not change.
+        not change. between: ordinary runs before each timed one, for times of a model that runs all the time.
 
         Timed by the processor's counter in native code: nothing else runs between steps than in ordinary runs.
         """
@@ -156,7 +158,7 @@ class Model:
 
         repeats = max(repeats, 1)
         rows: dict[tuple[str, str], list[float]] = {}
-        for piece in self._profile(inputs, signature, repeats).pieces:
+        for piece in self._profile(inputs, signature, repeats, between).pieces:
             row = rows.setdefault((piece.node, piece.kernel), [0.0, 0, 0])
             row[0] += max(end - start for _, start, end in piece.times)
             row[1] += piece.record.operations if piece.record is not None else 0
@@ -170,15 +172,16 @@ class Model:
         """The begin and end of each step on each worker in one run, in seconds since the start of the run."""
         return self._profile(inputs, signature, 1).spans()
 
-    def _profile(self, inputs: Mapping[str, Any], signature: str, repeats: int) -> Profile:
+    def _profile(self, inputs: Mapping[str, Any], signature: str, repeats: int, between: int = 0) -> Profile:
         executor, given = self._rehearsed(signature), check_inputs(self._graph(signature), inputs)
         from lite_runtime.running.profiling import Profile
 
         profile = Profile()
         with self._lock:
             for i in range(repeats + 1):
-                executor.settings.iterated = 0
-                executor.run(given, profile if i else None)
+                for j in range(between + 1):
+                    executor.settings.iterated = 0
+                    executor.run(given, profile if i and j == between else None)
         return profile
 
     def cost(self, inputs: Mapping[str, Any], signature: str = "predict") -> Cost:

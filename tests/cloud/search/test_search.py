@@ -20,6 +20,7 @@ from cloud.search.cost import program_of
 from cloud.search.data import Data, data_of
 from cloud.search.evolve import Candidate, beyond, evolve, front
 from cloud.search.finish import finished
+from cloud.search.study import Outcome
 from cloud.search.supernet import Supernet
 from cloud.search.task import TrainTable, read
 from cloud.track import Store, lineage
@@ -126,14 +127,32 @@ def table(tmp_path: Path) -> Measured:
 
 
 def test_the_table_adds_up_its_steps_and_interpolates_between_them(table: Measured) -> None:
-    assert table.predicted([("gemm", 100, 10)]) is None
-    table.besides, table.steps = [1.0, 3.0, 2.0], {("gemm", 100, 10): [4.0, 8.0, 6.0], ("gemm", 300, 10): [10.0]}
-    assert table.predicted([("gemm", 100, 10), ("gemm", 300, 10)]) == 2 + 6 + 10
+    assert table.predicted([("gemm", 100, 10, 5)]) is None
+    table.besides, table.steps = [1.0, 3.0, 2.0], {("gemm", 100, 10, 5): [4.0, 8.0, 6.0], ("gemm", 300, 10, 5): [18.0]}
+    assert table.predicted([("gemm", 100, 10, 5), ("gemm", 300, 10, 5)]) == 2 + 6 + 18
     assert table.unknown == 0
-    assert table.predicted([("gemm", 200, 10)]) == 2 + 8
+    assert table.predicted([("gemm", 200, 10, 5)]) == pytest.approx(2 + 12, rel=0.1), "a power of the operations"
     assert table.unknown == 1
-    assert table.predicted([("gemm", 400, 10)]) is None, "nothing beyond what was measured"
-    assert table.predicted([("pool", 200, 10)]) is None
+    assert table.predicted([("gemm", 400, 10, 5)]) is None, "nothing beyond what was measured"
+    assert table.predicted([("pool", 200, 10, 5)]) is None
+
+
+def test_interpolation_heeds_all_numbers_of_a_step_and_what_nearby_ones_differ(table: Measured) -> None:
+    """Of a hundred products whose time has a part for their rows, small products with few weights are slow."""
+    random = np.random.default_rng(0)
+
+    def product() -> tuple[tuple[str, int, int, int], float]:
+        rows, inner, columns = (int(2**x) for x in random.uniform([3, 3, 3], [9, 9, 7]))
+        operations, weights = 2 * rows * inner * columns, inner * columns
+        seconds = 1e-11 * operations + 5e-9 * rows + 3e-8
+        return ("gemm", operations, rows * (inner + columns) + weights, weights), seconds
+
+    table.besides, held = [0.0], [product() for _ in range(100)]
+    table.steps = {step: [seconds * random.uniform(1, 1.1)] for step, seconds in held}
+    asked = [(table.predicted([step]), seconds) for step, seconds in (product() for _ in range(60))]
+    errors = [abs(found / seconds - 1) for found, seconds in asked if found is not None]
+    assert len(errors) > 50
+    assert np.median(errors) < 0.15 and max(errors) < 1
 
 
 def test_a_network_is_measured_once_and_the_table_kept(table: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,14 +271,22 @@ def test_groups_are_in_one_part_each(folder: Path) -> None:
     assert abs(data.train[0].mean()) < 1e-3
 
 
-def test_an_interrupted_search_ends_with_the_same_bundle(folder: Path) -> None:
-    device, whole, half = "aarch64-dotprod", folder / "search", folder / "half"
+DEVICE = "aarch64-dotprod"
+
+
+@pytest.fixture(scope="module")
+def searched(folder: Path) -> Outcome:
+    """A search to its end, in `folder / "search"`, and as it was when evolution began in `folder / "half"`."""
 
     def keep_a_copy(text: str) -> None:
         if text.startswith("evolution"):
-            shutil.copytree(whole, half, ignore=shutil.ignore_patterns("*.lock"))
+            shutil.copytree(folder / "search", folder / "half", ignore=shutil.ignore_patterns("*.lock"))
 
-    other = search(folder / "t.toml", device, say=keep_a_copy)
+    return search(folder / "t.toml", DEVICE, say=keep_a_copy)
+
+
+def test_an_interrupted_search_ends_with_the_same_bundle(folder: Path, searched: Outcome) -> None:
+    device, other = DEVICE, searched
     with pytest.raises(SearchError, match="--resume"):
         search(folder / "t.toml", device)
     with pytest.raises(SearchError, match="another device"):
@@ -282,6 +309,7 @@ def test_an_interrupted_search_ends_with_the_same_bundle(folder: Path) -> None:
     assert front_page(other.body, "a <b>").count("a &lt;b&gt;") >= 1
 
 
+@pytest.mark.usefixtures("searched")
 def test_budgets_that_nothing_meets_say_how_near_and_what_binds(folder: Path) -> None:
     held = json.loads((folder / "search" / "search.json").read_bytes())
     tight = folder / "tight"
