@@ -160,8 +160,8 @@ def summed(path: Path, function: Loss, data: Any, seed: int, devices: int, batch
                 continue
             rebuilt = invert(observe_mean(function, message, mean, devices))
             near = compare(rebuilt, x, images[order[-2000:]].reshape(-1, 784))
-            back[name] = int((near.psnr >= near.chance + 10).sum())
-            back[f"{name}, apart"] = int((near.rank == 0).sum())
+            back[name] = int(near.given_back.sum())
+            back[f"{name}, apart"] = int(near.told_apart.sum())
     return back
 
 

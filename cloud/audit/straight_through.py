@@ -13,9 +13,12 @@ import numpy as np
 
 from cloud.audit.victim import Array, Victim, WhiteBox
 from cloud.errors import AuditError
+from lite_runtime.calibration.scores import are_probabilities
 
 __all__ = ["StraightThrough"]
 
+_SUM = 0.02
+"""How far from 1 the sum of probabilities may be: those of 8 bits."""
 _LEAST = np.float32(1 / 1024)
 """What a probability that was rounded to 0 counts as."""
 
@@ -34,7 +37,7 @@ class StraightThrough(WhiteBox):
         super().__init__(file.name, twin._forward, twin._weights, file.shape, file.classes, twin.function)
         self._file, self._twin, self.rounds = file, twin, file.rounds
         tried = file.logits(np.random.default_rng(0).random((4, *file.shape), np.float32))
-        self._probabilities = bool(tried.min() >= 0 and np.allclose(tried.sum(1), 1, atol=0.02))
+        self._probabilities = are_probabilities(tried, _SUM)
 
     @property
     def any_size(self) -> bool:

@@ -239,15 +239,14 @@ class Measured:
     def learn(self, model: lite_runtime.Model, row: Mapping[str, Array]) -> None:
         """Measure a network: each of its steps, and the whole run."""
         fastest: dict[int, float] = {}
-        steps: list[Step] = []
+        rows: list[Row] = []
         whole = []
         for _ in range(ROUNDS):
             whole.append(latency(model, row, rounds=3, seconds=0.001))
             rows = model.profile(row, repeats=REPEATS, between=BETWEEN)
-            steps = _steps(model, rows)
             for i, r in enumerate(rows):
                 fastest[i] = min(r.seconds, fastest.get(i, r.seconds))
-        for i, step in enumerate(steps):
+        for i, step in enumerate(_steps(model, rows)):
             times = self.steps.setdefault(step, [])
             if len(times) < KEEP:
                 times.append(fastest[i])

@@ -6,7 +6,9 @@ and Privacy 2020, arXiv 1904.02144, algorithm 2; constants as there, but for a m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -45,12 +47,13 @@ def hop_skip_jump(
         raise AuditError("expected at least 1 iteration, direction and start")
     if targeted and examples is None:
         raise AuditError("expected examples=, inputs of the classes wanted: a targeted attack starts there")
-    known = None if examples is None else _Known.of(task, examples)
+    # Asked once, and the rows themselves only if a random start fails.
+    known = cache(lambda: _Known.of(task, task.x if examples is None else examples))
 
     def attack(x: Array, rows: Array, restart: int) -> Found:
         real = len(np.unique(rows))  # the batch may be filled up
         hop = _Hop(task, x[:real], rows[:real], np.random.default_rng([seed, restart, int(rows[0])]))
-        found = hop.run(iterations, directions, most_directions, starts, known)
+        found = hop.run(iterations, directions, most_directions, starts if examples is None else 0, known)
         return found, hop.asked
 
     return task.search(attack, 1, batch)
@@ -80,11 +83,12 @@ class _Hop:
         self.precision = 1 / (size * np.sqrt(size)) if not self.linf else 1 / size**2
         """The paper's theta: how near to the boundary a binary search ends, as a share."""
 
-    def run(self, iterations: int, directions: int, most: int, starts: int, known: _Known | None) -> Array:
-        """The inputs found; where there is no start, those given."""
-        start, there = self._random_start(starts) if known is None else self._known_start(known)
-        if known is None and not there.all():
-            others, found = self._known_start(_Known.of(self.task, self.task.x))
+    def run(self, iterations: int, directions: int, most: int, starts: int, known: Callable[[], _Known]) -> Array:
+        """The inputs found; where there is no start, those given. starts: random points that are tried before those
+        known."""
+        start, there = self._random_start(starts)
+        if not there.all():
+            others, found = self._known_start(known())
             start, there = np.where(along(there, start), start, others), there | found
         best = self.x.copy()
         if not there.any():

@@ -26,6 +26,7 @@ from cloud.audit.privacy.inversion import (
     labels_of,
     trained_function,
 )
+from cloud.audit.privacy.inversion.pictures import MARGIN
 from cloud.audit.privacy.inversion.protections import SEEN, STANDARD, Protection, Target, stated, stated_names, targets
 from cloud.audit.section import Cell, Clock, Curves, Part, Picture, Section, Table
 from cloud.audit.subject import Subject
@@ -35,8 +36,6 @@ from lite_runtime.graph import Array
 
 __all__ = ["PART"]
 
-MARGIN = 10.0
-"""Decibels above chance from which on an example is given back: a tenth of the error."""
 OTHERS = 500
 """Examples that no device has, at most: what chance gives, and what a reconstruction is told apart from."""
 LEAST = 40
@@ -139,11 +138,11 @@ class _Found:
 
     @property
     def recovered(self) -> Array:
-        return self.all(lambda one: one.psnr >= one.chance + MARGIN)
+        return self.all(lambda one: one.given_back)
 
     @property
     def identified(self) -> Array:
-        return self.all(lambda one: one.rank == 0)
+        return self.all(lambda one: one.told_apart)
 
     def told_apart(self, others: int) -> bool:
         """Whether more examples are told apart than by chance."""

@@ -13,10 +13,12 @@ import numpy as np
 
 from cloud.errors import AuditError
 
-__all__ = ["Recovered", "compare", "psnr", "ssim"]
+__all__ = ["MARGIN", "Recovered", "compare", "psnr", "ssim"]
 
 MOST = 100.0
 """Decibels of equal images."""
+MARGIN = 10.0
+"""Decibels above chance from which on an example is given back."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,16 @@ class Recovered:
     def chance(self) -> Any:
         """(n,) decibels of the better of both."""
         return np.maximum(self.chance_mean, self.chance_other)
+
+    @property
+    def given_back(self) -> Any:
+        """(n,) bool: an error of at most a tenth of the best guess without messages."""
+        return self.psnr >= self.chance + MARGIN
+
+    @property
+    def told_apart(self) -> Any:
+        """(n,) bool: no other example correlates better with the reconstruction."""
+        return self.rank == 0
 
     @property
     def gain(self) -> float:
