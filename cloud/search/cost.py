@@ -302,6 +302,8 @@ class Measured:
         except trust.TrustError as problem:
             trust.warn(problem, "steps are measured again")
             return
+        if any(not times or min(*step[1:], *times) < 0 for step, times in steps.items()):
+            return
         self.steps, self.besides = steps, besides
 
 
@@ -317,7 +319,7 @@ def _between(alike: Mapping[Step, float], counts: Sequence[int], step: Step) -> 
     def numbers(steps: Sequence[Step]) -> Array:
         return np.log1p(np.array([each[1:] for each in steps], np.float64))
 
-    x, mine, y = numbers(list(alike)), numbers([step]), np.log(list(alike.values()))
+    x, mine, y = numbers(list(alike)), numbers([step]), np.log(np.maximum(list(alike.values()), 1e-10))
     middle = np.append(x.mean(0), 0.0)
     columns, own = (np.column_stack([each, np.ones(len(each))]) - middle for each in (x, mine))
     slopes = np.linalg.solve(columns.T @ columns + 0.01 * np.eye(4), columns.T @ (y - y.mean()))

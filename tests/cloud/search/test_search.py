@@ -168,6 +168,20 @@ def test_a_network_is_measured_once_and_the_table_kept(table: Measured, monkeypa
     assert Measured(path=table.path).steps == {}
 
 
+@pytest.mark.parametrize(
+    "row", [["gemm", 1, 2, 3.0], ["gemm", 1], ["gemm", 1, 2, "x", 1.0], 3, ["gemm", 1, 2, 3], ["gemm", -5, 2, 3, 1.0],
+            ["gemm", 1, 2, 3, -1.0]]
+)  # fmt: skip
+def test_a_table_with_rows_of_another_form_is_measured_anew(table: Measured, row: object) -> None:
+    assert table.path is not None
+    table.steps, table.besides = {("gemm", 1, 2, 3): [1e-6]}, [1e-6]
+    table.save()
+    held = json.loads(table.path.read_bytes())
+    assert Measured(path=table.path).steps == table.steps
+    table.path.write_text(json.dumps({**held, "steps": [*held["steps"], row]}))
+    assert Measured(path=table.path).steps == {}
+
+
 def _bundle(choice: Choice) -> bytes:
     from cloud.search.cost import bundle_of, floats_of
 
